@@ -228,6 +228,15 @@ class RoleWithEnd(str):
         return made
 
 
+#: One object for each: logs of prompts hold the role of every message.
+_ENDED = {one: RoleWithEnd(one) for one in ("user", "assistant", "system", "developer", "tool")}
+
+
+def ended(role: str) -> RoleWithEnd:
+    """The role of a message whose content is a string, all of which is written."""
+    return _ENDED.get(role) or RoleWithEnd(role)
+
+
 def _end(role: str) -> bytes:
     if isinstance(role, RoleWithEnd):
         return role.end
@@ -242,9 +251,6 @@ def glue(role: str | None) -> bytes:
 def close(role: str) -> bytes:
     """The end of the list of messages after one of that role."""
     return _end(role) + b"]"
-
-
-_USER_ENDED, _TOOL_ENDED = RoleWithEnd("user"), RoleWithEnd("tool")
 
 
 def add_messages(
@@ -298,12 +304,12 @@ def _plain(message: Message, traits: Traits) -> tuple[Kind, bytes, bool, str] | 
         begin = _LIST if listed else b""
         if isinstance(part, Text) and part.extras is None and role == "user":
             data = _USER + begin + string(part.text) + b"}"
-            return _TEXT, data, bool(part.text), role if listed else _USER_ENDED
+            return _TEXT, data, bool(part.text), role if listed else _ENDED["user"]
         if isinstance(part, ToolResult) and part.extras is None and role == "tool":
             content = part.content
             if isinstance(content, str) and not part.error:
                 data = _RESULT_ROLE % string(part.call_id) + begin + string(content) + b"}"
-                return _RESULT, data, bool(content), role if listed else _TOOL_ENDED
+                return _RESULT, data, bool(content), role if listed else _ENDED["tool"]
     except InvalidRequest:
         pass
     return None
@@ -389,7 +395,7 @@ def _with_string(pieces: list[Piece], traits: Traits) -> list[Piece]:
     if not pieces or content.startswith(b"["):
         return pieces
     piece, opening = pieces[0], pieces[0].opening or b""
-    data, role = content + b"}", RoleWithEnd(piece.role)
+    data, role = content + b"}", ended(piece.role)
     return [piece._replace(data=data, role=role, opening=opening.removesuffix(b"["))]
 
 

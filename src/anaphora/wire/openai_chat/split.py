@@ -40,7 +40,7 @@ from anaphora.wire.walking import Walk, WalkedBlock
 
 from .fields import TABLE
 from .params import PARAMS
-from .render import RoleWithEnd, close, glue
+from .render import RoleWithEnd, close, ended, glue
 from .types import (
     AUTOMATIC,
     MARKERS,
@@ -159,7 +159,7 @@ def _split_message(
     if content[:1] == b'"':
         kind = Kind.TOOL_RESULT if is_result else Kind.TEXT
         if not listed:
-            return SplitMessage(RoleWithEnd(role), opening, [SplitBlock(kind, content + b"}")])
+            return SplitMessage(ended(role), opening, [SplitBlock(kind, content + b"}")])
         splice = BEFORE_BRACE if content != b'""' else None
         blocks = [SplitBlock(kind, b'{"type":"text","text":' + content + b"}", splice)]
     else:
