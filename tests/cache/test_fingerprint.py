@@ -108,12 +108,7 @@ def test_a_restored_fingerprint_can_be_compared_but_not_explained() -> None:
     ],
 )
 def test_first_difference_names_byte_block_and_both_sides(
-    earlier: dict[str, str],
-    later: dict[str, str],
-    label: str,
-    path: str,
-    before: str,
-    after: str,
+    earlier: dict[str, str], later: dict[str, str], label: str, path: str, before: str, after: str
 ) -> None:
     one = render("hello", **earlier)  # type: ignore[arg-type]
     two = render("hello", "hi", "more", **later)  # type: ignore[arg-type]

@@ -47,12 +47,7 @@ USES = [
 
 @each_row("moment, assumed, began, ended, used, latest", USES)
 def test_lifetime_counts_from_the_moment_of_the_rule(
-    moment: str,
-    assumed: bool,
-    began: float | None,
-    ended: float | None,
-    used: float,
-    latest: float,
+    moment: str, assumed: bool, began: float | None, ended: float | None, used: float, latest: float
 ) -> None:
     rules = counting_from(moment, assumed)
     assert used_at(rules, 0.0, began=began, ended=ended) == used

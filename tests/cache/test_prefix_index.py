@@ -275,11 +275,7 @@ def test_interleaved_conversations_with_changing_system_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    "one, two",
-    [
-        ({"conversation": "a"}, {"conversation": "b"}),
-        ({"user": "ann"}, {"user": "bob"}),
-    ],
+    "one, two", [({"conversation": "a"}, {"conversation": "b"}), ({"user": "ann"}, {"user": "bob"})]
 )
 def test_hints_separate_conversations(one: dict[str, str], two: dict[str, str]) -> None:
     index: PrefixIndex[str] = PrefixIndex()

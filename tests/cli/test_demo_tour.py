@@ -20,15 +20,7 @@ from anaphora.client.transport import HttpRequest
 from anaphora.client.transport.over_aiohttp import AiohttpResponse, AiohttpTransport
 from anaphora.emulator import EmulatorOptions
 from tour import INDEXED, STORY, TURNS, Workspace, script, state
-from tour.play import (
-    REBUILT,
-    Comparison,
-    PrefixBreak,
-    SdkAgent,
-    TourReport,
-    play,
-    tour,
-)
+from tour.play import REBUILT, Comparison, PrefixBreak, SdkAgent, TourReport, play, tour
 
 TODAY = datetime.datetime.now(datetime.UTC)
 
@@ -131,14 +123,9 @@ def test_usual_layout_is_a_fair_one(toured: Toured) -> None:
 
 @pytest.mark.parametrize(
     "layout",
-    [
-        "usual",
-        pytest.param("careless", marks=pytest.mark.breaks_prefix(reason="it is careless")),
-    ],
+    ["usual", pytest.param("careless", marks=pytest.mark.breaks_prefix(reason="it is careless"))],
 )
-def test_one_marker_at_the_end_of_the_system_prompt(
-    layout: Literal["usual", "careless"],
-) -> None:
+def test_one_marker_at_the_end_of_the_system_prompt(layout: Literal["usual", "careless"]) -> None:
     bodies: list[bytes] = []
 
     async def three_turns(url: str) -> None:

@@ -62,11 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-GOOD = {
-    "explain": "session.jsonl",
-    "simulate": "session.jsonl",
-    "lint": "prompt.txt",
-}
+GOOD = {"explain": "session.jsonl", "simulate": "session.jsonl", "lint": "prompt.txt"}
 
 
 def long(*values: object) -> Any:
@@ -277,8 +273,7 @@ def test_closed_streams(environment: Any, command: str, code: int) -> None:
 
 @pytest.mark.skipif(shutil.which("head") is None, reason="no head here")
 @pytest.mark.parametrize(
-    "command",
-    [long("models"), "models --json", long("--help"), "ask --emulate hi"],
+    "command", [long("models"), "models --json", long("--help"), "ask --emulate hi"]
 )
 @pytest.mark.long
 def test_closed_pipe_is_silent(environment: Any, command: str) -> None:

@@ -277,9 +277,7 @@ def test_provider_diagnosis_is_merged(run: Run, tmp_path: Path) -> None:
     after["tools"].reverse()
     diagnosis = {"diagnostics": {"cache_miss_reason": {"type": "tools_changed"}}}
     file = log(
-        tmp_path,
-        exchange(spec(), 1000, 0, 4500),
-        exchange(after, 1060, 0, 4600, answer=diagnosis),
+        tmp_path, exchange(spec(), 1000, 0, 4500), exchange(after, 1060, 0, 4600, answer=diagnosis)
     )
     done = run("explain", file)
     assert "The provider reports tools_changed, which agrees." in done.stdout.replace("\n", " ")

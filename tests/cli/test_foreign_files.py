@@ -527,8 +527,7 @@ def test_pipe_as_transcript_is_not_opened(tmp_path: Path, endless: Callable[[Pat
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["explain"], ["lint"], ["map", "--emulate"], ["translate", "--to", "openai"]],
+    "command", [["explain"], ["lint"], ["map", "--emulate"], ["translate", "--to", "openai"]]
 )
 def test_device_that_is_named_is_not_read_whole(
     run: Any, command: list[str], monkeypatch: pytest.MonkeyPatch

@@ -62,11 +62,7 @@ def write(folder: Path, *records: Any) -> str:
     return str(file)
 
 
-COMMANDS = [
-    ("simulate", "--json"),
-    ("explain", "--json"),
-    ("lint", "--json"),
-]
+COMMANDS = [("simulate", "--json"), ("explain", "--json"), ("lint", "--json")]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])

@@ -276,10 +276,7 @@ def moved(
 
 
 def test_run_is_replayed_in_another_directory(
-    run: Any,
-    moved: tuple[Path, list[str]],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    run: Any, moved: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made, command = moved
     words = ("replay", "--dir", str(made))

@@ -83,9 +83,7 @@ def test_costs_are_exact_sums(log: Callable[..., Path]) -> None:
     assert float(total["without_cache"]) == pytest.approx(without)
 
 
-def test_model_without_price_is_named(
-    log: Callable[..., Path],
-) -> None:
+def test_model_without_price_is_named(log: Callable[..., Path]) -> None:
     file = log(trace(model="claude-fable-5-2"))
     assert "cost unknown: no price is known for anthropic/claude-fable-5-2" in re.sub(
         r"\s+", " ", simulate(file).stdout

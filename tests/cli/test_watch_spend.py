@@ -88,9 +88,7 @@ def test_a_program_is_stopped_and_reads_why(emu: Emulator, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("words", "reason"),
-    [
-        (("--max-usd", "a lot"), "'a lot' is not an amount in dollars, such as 0.50"),
-    ],
+    [(("--max-usd", "a lot"), "'a lot' is not an amount in dollars, such as 0.50")],
 )
 def test_invalid_options_are_named(emu: Emulator, words: tuple[str, ...], reason: str) -> None:
     done = watch(emu, *words, "--", "true")

@@ -93,8 +93,7 @@ def on_terminal(arguments: list[str], columns: int, environment: dict[str, str])
 
 
 @pytest.mark.parametrize(
-    "terminal, variable, width",
-    [(60, None, 60), (200, None, 200), (200, "40", 40), (60, "0", 60)],
+    "terminal, variable, width", [(60, None, 60), (200, None, 200), (200, "40", 40), (60, "0", 60)]
 )
 @pytest.mark.long
 def test_width_of_a_terminal(

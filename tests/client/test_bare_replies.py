@@ -69,10 +69,7 @@ async def response_to(name: str, body: bytes, *, streamed: bool) -> tuple[str, R
             return text, await turn
 
 
-@each_row(
-    "name, streamed, field, null",
-    product(wire.WIRES, [False, True], FIELDS, [False, True]),
-)
+@each_row("name, streamed, field, null", product(wire.WIRES, [False, True], FIELDS, [False, True]))
 def test_reply_without_a_field(name: str, streamed: bool, field: str, null: bool) -> None:
     names = {one for one in FIELDS[field].split() if not streamed or (name, one) not in NEEDED}
     body = body_of(name, streamed, names, null)

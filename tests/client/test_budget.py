@@ -536,9 +536,7 @@ one_call = st.tuples(
 
 
 @checked(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     calls=st.lists(one_call, min_size=1, max_size=12),

@@ -360,10 +360,7 @@ def test_provider_by_model_from_the_environment(
 
 
 @each_row("kind", [AsyncClient, Client])
-@each_row(
-    "given, named",
-    [((), "()"), (("claude-opus-5",), "('claude-opus-5')"), ((7,), "(int)")],
-)
+@each_row("given, named", [((), "()"), (("claude-opus-5",), "('claude-opus-5')"), ((7,), "(int)")])
 def test_constructor_without_a_configuration(kind: Any, given: tuple[Any, ...], named: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         kind(*given)

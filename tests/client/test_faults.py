@@ -285,8 +285,7 @@ def test_second_attempt_succeeds(emu: Emulator, fault: str, wire: str, stream: b
 
 
 @pytest.mark.parametrize(
-    "fault, wait",
-    [("rate-limit", 0.05), ("rate-limit-seconds", 0.05), ("rate-limit-ms", 0.05)],
+    "fault, wait", [("rate-limit", 0.05), ("rate-limit-seconds", 0.05), ("rate-limit-ms", 0.05)]
 )
 @pytest.mark.parametrize("wire", WIRES)
 def test_wait_is_the_retry_after(emu: Emulator, wire: str, fault: str, wait: float) -> None:

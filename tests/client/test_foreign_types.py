@@ -12,16 +12,7 @@ import pytest
 from support.emulated_client import settings
 from support.tables import each_row
 
-from anaphora import (
-    Client,
-    Message,
-    Params,
-    Tool,
-    ToolCall,
-    canonical,
-    emulator,
-    wire,
-)
+from anaphora import Client, Message, Params, Tool, ToolCall, canonical, emulator, wire
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values.codec import check_object
 

@@ -63,11 +63,7 @@ RESULTS: list[tuple[dict[str, Any], str, int]] = [
         "lynx",
         1,
     ),
-    (
-        {"content": [text('{"name": "lynx"}')], "structuredContent": {"name": "lynx"}},
-        "lynx",
-        1,
-    ),
+    ({"content": [text('{"name": "lynx"}')], "structuredContent": {"name": "lynx"}}, "lynx", 1),
     # Content without a duplicate is kept.
     ({"content": [], "structuredContent": {"result": "a lynx"}}, "lynx", 1),
     ({"content": [text("found")], "structuredContent": {"result": "a lynx"}}, "lynx", 1),

@@ -211,8 +211,7 @@ async def silent(server: RawServer, reader: asyncio.StreamReader, writer: Any) -
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "scene",
-    [refused, unresolved, untrusted, unreachable_proxy, refusing_tunnel, silent_proxy],
+    "scene", [refused, unresolved, untrusted, unreachable_proxy, refusing_tunnel, silent_proxy]
 )
 @pytest.mark.long
 def test_no_connection(scene: Any, way: Way) -> None:

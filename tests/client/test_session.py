@@ -253,11 +253,7 @@ def test_preview_matches_the_call(emu: Emulator, name: str) -> None:
     ],
 )
 def test_preview_states_how_sure_it_is(
-    emu: Emulator,
-    later: Callable[[float], None],
-    name: str,
-    sure: bool,
-    reasons: list[str],
+    emu: Emulator, later: Callable[[float], None], name: str, sure: bool, reasons: list[str]
 ) -> None:
     """OpenAI's follow-ups find less in one case of five: a preview is no promise there."""
 

@@ -216,10 +216,7 @@ def test_reference_with_other_keywords_is_wrapped() -> None:
 
 def test_tagged_unions_are_distinguished_by_their_tag() -> None:
     class Tagged(pydantic.BaseModel):
-        one: Annotated[
-            One | Two,
-            pydantic.Field(discriminator="kind"),
-        ]
+        one: Annotated[One | Two, pydantic.Field(discriminator="kind")]
 
     found = schema(output_of(Tagged))["properties"]["one"]
     assert found == {"anyOf": [{"$ref": "#/$defs/One"}, {"$ref": "#/$defs/Two"}]}
@@ -422,12 +419,7 @@ WRONG: list[tuple[Any, Any, str, str]] = [
         "$",
         "expected at most 1 character",
     ),
-    (
-        {"anyOf": [{"minLength": 99}, {"maxLength": 1}]},
-        CANARY,
-        "$",
-        "does not satisfy `anyOf`",
-    ),
+    ({"anyOf": [{"minLength": 99}, {"maxLength": 1}]}, CANARY, "$", "does not satisfy `anyOf`"),
 ]
 
 

@@ -56,10 +56,7 @@ def as_sent(emu: Emulator, body: dict[str, Any]) -> Reply:
         return read_reply(answer.read())
 
 
-@pytest.mark.parametrize(
-    "model, slot",
-    [(model, slot) for model in MODELS for slot in SLOTS],
-)
+@pytest.mark.parametrize("model, slot", [(model, slot) for model in MODELS for slot in SLOTS])
 def test_stored_conversation_is_priced_as_sent(emu: Emulator, model: str, slot: str) -> None:
     first = as_sent(emu, request(model, slot, "Good morning"))
     second = as_sent(emu, request(model, slot, "And now?", first.id))
@@ -228,10 +225,9 @@ def test_other_wires_keep_the_slot(
     more = ["--model", "gemini-2.5-flash"] if name == "gemini" else []
     again, notices = translated(tmp_path, body, name, "--from", name, *more)
     assert not notices
-    found = {
-        "system": again.get("system"),
-        "systemInstruction": again.get("systemInstruction"),
-    } | {f"messages[{at}]": message for at, message in enumerate(again.get("messages", []))}
+    found = {"system": again.get("system"), "systemInstruction": again.get("systemInstruction")} | {
+        f"messages[{at}]": message for at, message in enumerate(again.get("messages", []))
+    }
     assert [place for place, value in found.items() if "Be terse." in json.dumps(value)] == [where]
     if where.startswith("messages"):
         assert found[where]["role"] == "system"

@@ -229,11 +229,7 @@ def anthropic_mantle(url: str, model: str, stream: bool) -> list[Said]:
 
 def anthropic_vertex(url: str, model: str, stream: bool) -> list[Said]:
     client = anthropic.AnthropicVertex(
-        region="global",
-        project_id="p",
-        access_token="ya29.t",
-        base_url=f"{url}/v1",
-        max_retries=0,
+        region="global", project_id="p", access_token="ya29.t", base_url=f"{url}/v1", max_retries=0
     )
     return sdk(client, model, stream)
 
@@ -248,10 +244,7 @@ def anthropic_foundry(url: str, model: str, stream: bool) -> list[Said]:
 
 
 def azure_openai(url: str, model: str, stream: bool) -> list[Said]:
-    messages: list[Any] = [
-        {"role": "system", "content": LONG},
-        {"role": "user", "content": "Look"},
-    ]
+    messages: list[Any] = [{"role": "system", "content": LONG}, {"role": "user", "content": "Look"}]
     said: list[Said] = []
     with openai.AzureOpenAI(
         azure_endpoint=url, api_version="2024-10-21", api_key="k", max_retries=0

@@ -28,11 +28,7 @@ TAILS = {
     "gemini": "/v1beta/models/{model}:{method}",
     "bedrock": "/model/{model}/{method}",
 }
-KEYED = {
-    "authorization": "Bearer k",
-    "x-goog-api-key": "k",
-    "anthropic-version": "2023-06-01",
-}
+KEYED = {"authorization": "Bearer k", "x-goog-api-key": "k", "anthropic-version": "2023-06-01"}
 
 
 METHODS = {

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora import errors, wire
-from anaphora.emulator.exchange import (
-    JSON,
-    EmulatorRequest,
-    EmulatorResponse,
-    ResponseChunk,
-)
+from anaphora.emulator.exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk
 from anaphora.emulator.fault_effects import KINDS, Fault
 from anaphora.emulator.faults import HEADER, Faults
 from anaphora.emulator.hosts import HOSTS

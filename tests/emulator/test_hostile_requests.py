@@ -79,8 +79,7 @@ def test_page_of_another_site_is_refused(
 @pytest.mark.parametrize("path", ["/v1/messages", "/_emulator/clock"])
 def test_preflight_gets_no_permission(emu: Emulator, path: str) -> None:
     answer = exchange(
-        emu.port,
-        request_bytes("OPTIONS", path, origin=EVIL, access_control_request_method="POST"),
+        emu.port, request_bytes("OPTIONS", path, origin=EVIL, access_control_request_method="POST")
     )
     assert answer.status == 403
     assert "access-control" not in answer.head

@@ -131,11 +131,7 @@ def test_json_schema_with_types_in_capitals(emu: Emulator) -> None:
 
 
 def test_function_schema_with_types_in_capitals(emu: Emulator) -> None:
-    schema = {
-        "type": "OBJECT",
-        "properties": {"path": {"type": "STRING"}},
-        "required": ["path"],
-    }
+    schema = {"type": "OBJECT", "properties": {"path": {"type": "STRING"}}, "required": ["path"]}
     declared = {"functionDeclarations": [{"name": "read_file", "parametersJsonSchema": schema}]}
     response = generate(emu, {"contents": [user({"text": "read_file"})], "tools": [declared]})
     assert response.status_code == 200, response.text

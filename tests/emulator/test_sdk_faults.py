@@ -95,12 +95,7 @@ def made(url: str, seconds: float) -> Iterator[dict[str, Any]]:
         openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=seconds) as gpt,
         genai.Client(api_key="k", http_options=options) as gemini,
     ):
-        yield {
-            "anthropic": claude,
-            "openai_chat": gpt,
-            "openai_responses": gpt,
-            "gemini": gemini,
-        }
+        yield {"anthropic": claude, "openai_chat": gpt, "openai_responses": gpt, "gemini": gemini}
 
 
 @pytest.fixture(scope="module")

@@ -169,10 +169,7 @@ def test_chat_json_object_with_a_schema(client: openai.OpenAI) -> None:
 def test_tools_are_called_in_json_mode(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "The forecast, as JSON"}]
     answer = client.chat.completions.create(
-        model=MODEL,
-        messages=messages,
-        tools=[CHAT_TOOL],
-        response_format={"type": "json_object"},
+        model=MODEL, messages=messages, tools=[CHAT_TOOL], response_format={"type": "json_object"}
     )
     assert answer.choices[0].finish_reason == "tool_calls"
 
@@ -405,8 +402,7 @@ def test_rate_limits_and_ids_are_in_the_headers(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    "path, error",
-    [("/v1", openai.AuthenticationError), ("/v1/nowhere", openai.NotFoundError)],
+    "path, error", [("/v1", openai.AuthenticationError), ("/v1/nowhere", openai.NotFoundError)]
 )
 def test_errors_map_to_sdk_classes(emu: Emulator, path: str, error: type[Exception]) -> None:
     headers = {"Authorization": openai.omit} if path == "/v1" else None

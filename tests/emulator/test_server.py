@@ -38,12 +38,7 @@ def body(system: str, *texts: str) -> Any:
         {"role": "assistant" if at % 2 else "user", "content": text}
         for at, text in enumerate(texts or ("Hello",))
     ]
-    return {
-        "model": "claude-opus-5-5",
-        "max_tokens": 100,
-        "system": [marked],
-        "messages": messages,
-    }
+    return {"model": "claude-opus-5-5", "max_tokens": 100, "system": [marked], "messages": messages}
 
 
 def ask(engine: Engine, request: Any, at: float = 0.0) -> Any:

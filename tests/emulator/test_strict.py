@@ -654,10 +654,7 @@ def file_item(media_type: str) -> dict[str, Any]:
 
 
 def image_item(media_type: str) -> dict[str, Any]:
-    return {
-        "role": "user",
-        "content": [{"type": "input_image", "image_url": data_url(media_type)}],
-    }
+    return {"role": "user", "content": [{"type": "input_image", "image_url": data_url(media_type)}]}
 
 
 def strict_function(schema: Any) -> dict[str, Any]:
@@ -892,8 +889,7 @@ GEMINI: list[Any] = [
     (
         "an unknown file",
         gemini(
-            ASKS,
-            {"role": "user", "parts": [{"inline_data": {"mime_type": "application/zip"}}]},
+            ASKS, {"role": "user", "parts": [{"inline_data": {"mime_type": "application/zip"}}]}
         ),
         "contents[1].parts[0].inline_data.mime_type",
     ),

@@ -25,14 +25,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from anaphora.emulator.strict import (
-    SAMPLING,
-    anthropic,
-    gemini,
-    members_by_type,
-    openai,
-    responses,
-)
+from anaphora.emulator.strict import SAMPLING, anthropic, gemini, members_by_type, openai, responses
 from anaphora.wire.gemini import fields as gemini_fields
 from anaphora.wire.tables import request_table
 

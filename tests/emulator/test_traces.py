@@ -39,11 +39,7 @@ FILES = (
 )
 #: Conversations that grow beyond the least that is cached.
 LONG = ("pi_claude", "claude_code", "deepseek_reasonix")
-KEYS = {
-    "authorization": "Bearer k",
-    "x-goog-api-key": "k",
-    "anthropic-version": "2023-06-01",
-}
+KEYS = {"authorization": "Bearer k", "x-goog-api-key": "k", "anthropic-version": "2023-06-01"}
 
 
 class Played:

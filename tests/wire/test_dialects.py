@@ -255,10 +255,7 @@ def test_mark_without_marker_support_gives_notice(name: str, model: str) -> None
     codec = codec_of_dialect("markers = {}", name)
     plan = PromptCachePlan(marks=(PartMark("m0", (0,)),), automatic="5m")
     made = call(
-        messages=[Message.user("a", id="m0")],
-        cache=plan,
-        model=model,
-        params=Params(max_tokens=5),
+        messages=[Message.user("a", id="m0")], cache=plan, model=model, params=Params(max_tokens=5)
     )
     rendered = codec.render(made, catalog.profile("openai", model))
     assert "mark_left_out" in [notice.code for notice in rendered.notices]
@@ -505,10 +502,7 @@ def test_names_resolve_to_wires_and_dialects() -> None:
 
 @pytest.mark.parametrize(
     "name, reported",
-    [
-        ("nobody", "neither a wire"),
-        ("deepseek/gemini", "does not support 'gemini'"),
-    ],
+    [("nobody", "neither a wire"), ("deepseek/gemini", "does not support 'gemini'")],
 )
 def test_unknown_name_error_lists_known_names(name: str, reported: str) -> None:
     with pytest.raises(InvalidRequest, match=reported):

@@ -50,11 +50,7 @@ def test_order_of_runs(provider: str, model: str, first: str) -> None:
     cut = codec.split(body(model))
     call, profile = codec.parse(body(model)), catalog.profile(provider, model)
     rendered = codec.render(call, profile)
-    for each in (
-        cut,
-        rendered,
-        codec.render(call, profile, rendered),
-    ):
+    for each in (cut, rendered, codec.render(call, profile, rendered)):
         assert [run.section for run in each.runs] == list(order)
         assert each.runs[0].section == first
     for each in (cut, rendered):

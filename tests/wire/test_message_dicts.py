@@ -9,16 +9,7 @@ from support.tables import each_row
 
 from anaphora import Conversation, Message, PromptIR
 from anaphora.errors import InvalidRequest
-from anaphora.values import (
-    Bytes,
-    Document,
-    Image,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    Url,
-)
+from anaphora.values import Bytes, Document, Image, Text, Thinking, ToolCall, ToolResult, Url
 from anaphora.wire.message_dicts import read_message, read_part
 
 PIXEL = "iVBORw0KGgo="

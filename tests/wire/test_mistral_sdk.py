@@ -21,14 +21,7 @@ from support.tables import each_row
 
 from anaphora import errors, wire
 from anaphora.prompt import Call, ToolChoice
-from anaphora.values import (
-    Image,
-    Message,
-    Reply,
-    Text,
-    Url,
-    Usage,
-)
+from anaphora.values import Image, Message, Reply, Text, Url, Usage
 
 MISTRAL = wire.get("mistral")
 MODELS = ("mistral-large-latest", "magistral-medium-latest")
@@ -176,10 +169,7 @@ def test_the_async_client_reads_a_single_answer(reply: Reply) -> None:
 @replies
 def test_the_async_client_reads_a_stream(reply: Reply) -> None:
     async def answer(address: str) -> list[Any]:
-        async with (
-            client(address) as api,
-            await api.chat.stream_async(**ASK) as events,
-        ):
+        async with client(address) as api, await api.chat.stream_async(**ASK) as events:
             return [event.data async for event in events]
 
     with byte_server(CASE.stream(reply), "text/event-stream") as address:

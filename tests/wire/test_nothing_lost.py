@@ -34,11 +34,7 @@ from anaphora.values import (
 )
 from anaphora.wire.replies import reply_events
 
-MODELS = {
-    "anthropic": "claude-sonnet-4-5",
-    "openai_chat": "gpt-5.6",
-    "openai_responses": "gpt-5.6",
-}
+MODELS = {"anthropic": "claude-sonnet-4-5", "openai_chat": "gpt-5.6", "openai_responses": "gpt-5.6"}
 every_wire = pytest.mark.parametrize("name", sorted(MODELS))
 
 
@@ -316,10 +312,7 @@ def test_interleaved_call_arguments_are_kept_apart(name: str) -> None:
         events += [ToolArgumentsDelta(i, letter) for i, letter in enumerate(letters)]
     events += [PartEnd(1, calls[1]), PartEnd(0, calls[0])]
     reply = Reply(
-        id="r",
-        model="m",
-        message=Message(role="assistant", parts=calls),
-        stop_reason="tool_calls",
+        id="r", model="m", message=Message(role="assistant", parts=calls), stop_reason="tool_calls"
     )
     data = b"".join(writer.write(event) for event in [*events, ReplyEnd(reply)])
     reader = wire.get(name).reader()

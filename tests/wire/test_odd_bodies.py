@@ -37,10 +37,7 @@ def test_choice_without_a_message_is_malformed_otherwise() -> None:
 @pytest.mark.parametrize(
     ("usage", "read"),
     [
-        (
-            {"total_tokens": 632, "prompt_audio_seconds": 30},
-            (384, 248, None),
-        ),
+        ({"total_tokens": 632, "prompt_audio_seconds": 30}, (384, 248, None)),
         ({"total_tokens": 257, "prompt_audio_seconds": 30}, (9, 248, None)),
         ({"prompt_audio_seconds": 30}, (9, 248, None)),
         ({"total_tokens": 632}, (9, 623, 375)),  # reasoning that is in the sum alone

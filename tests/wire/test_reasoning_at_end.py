@@ -31,10 +31,7 @@ every = each_row("name", MODELS)
 
 
 def thinking(name: str, text: str = "Hm.", **more: Any) -> Thinking:
-    extras = {
-        "openai_chat": '{"field":"reasoning_content"}',
-        "openai_responses": '{"id":"rs_1"}',
-    }
+    extras = {"openai_chat": '{"field":"reasoning_content"}', "openai_responses": '{"id":"rs_1"}'}
     own = {name: extras[name]} if name in extras else None
     signature = "sig" if name == "anthropic" else None
     return Thinking(text, **{"signature": signature, **more}, provider=name, extras=own)
@@ -203,7 +200,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
             {"role": "user", "parts": [{"text": "one"}]},
             {"role": "model", "parts": [{"text": "Hm.", "thought": True}]},
             {"role": "user", "parts": [{"text": "two"}]},
-        ],
+        ]
     },
 }
 

@@ -743,10 +743,7 @@ def test_ambiguous_or_invalid_body_is_rejected(body: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("mark", "reason"),
-    [
-        (Mark(0, "30m"), "no TTL of 30m; use 5m or 1h"),
-        (Mark(0, "5m", 3), "no block inside"),
-    ],
+    [(Mark(0, "30m"), "no TTL of 30m; use 5m or 1h"), (Mark(0, "5m", 3), "no block inside")],
 )
 def test_impossible_marks_are_rejected(mark: Mark, reason: str) -> None:
     body = CHAT.replace(b'"x"', b'[{"type":"text","text":"x"}]')

@@ -143,10 +143,7 @@ ANSWERED: list[tuple[str, dict[str, Any]]] = [
     ("openai_responses", {"id": "r", "object": "response.compaction", "output": []}),
     ("gemini", {"candidates": [{"finishReason": "STOP"}]}),
     ("gemini", {"candidates": [], "promptFeedback": {"blockReason": "SAFETY"}}),
-    (
-        "gemini",
-        {"candidates": [{"avgLogprobs": 1}], "promptFeedback": {"blockReason": "SAFETY"}},
-    ),
+    ("gemini", {"candidates": [{"avgLogprobs": 1}], "promptFeedback": {"blockReason": "SAFETY"}}),
     ("gemini", {"usageMetadata": {"promptTokenCount": 3}, "responseId": "r"}),
 ]
 

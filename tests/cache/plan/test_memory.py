@@ -20,10 +20,7 @@ _BEGINNINGS = 10_000
 
 
 def call(
-    memory: AppMemory,
-    conversation: int,
-    at: float = 0.0,
-    state: ConversationState | None = None,
+    memory: AppMemory, conversation: int, at: float = 0.0, state: ConversationState | None = None
 ) -> None:
     """A call of a conversation with a beginning of its own."""
     blocks = [((conversation, block), 2000) for block in range(3)]

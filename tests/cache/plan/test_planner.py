@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora import catalog, wire
-from anaphora.cache.plan import (
-    AppMemory,
-    Gaps,
-    Planner,
-    SingleCallPlanner,
-)
+from anaphora.cache.plan import AppMemory, Gaps, Planner, SingleCallPlanner
 from anaphora.cache.plan.memory import TtlCosts
 from anaphora.cache.plan.saved import SavedPlanner, restore_conversation
 from anaphora.cache.simulator import RenderedPrompt, Simulator
@@ -389,9 +384,7 @@ def test_planning_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_segments_before_the_conversation_are_shared_too() -> None:
     conversation = PlannedConversation()
     guide = Segment.of(SegmentRole.STABLE_PREFIX, Message.user(LONG))
-    ir = PromptIR(
-        segments=(guide, Segment.of(SegmentRole.CONVERSATION, question(1))),
-    )
+    ir = PromptIR(segments=(guide, Segment.of(SegmentRole.CONVERSATION, question(1))))
     call = Call(ir=ir, model=conversation.model, params=Params(max_tokens=9))
     rendered = conversation.codec.render(call, conversation.profile)
     plan = conversation.planner.plan(rendered, at=0)
@@ -439,10 +432,7 @@ def test_the_callers_cache_key_is_kept() -> None:
 def test_a_key_goes_where_the_provider_takes_it() -> None:
     from anaphora.rendered import Plan as Planned
 
-    for name, model, place in (
-        ("xai", "grok-4", "x-grok-conv-id"),
-        ("llamacpp", "any", None),
-    ):
+    for name, model, place in (("xai", "grok-4", "x-grok-conv-id"), ("llamacpp", "any", None)):
         conversation = PlannedConversation(name, model)
         conversation.add(question(1))
         conversation.turn(0)

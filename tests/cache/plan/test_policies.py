@@ -21,14 +21,7 @@ from anaphora.prompt import (
     ToolMark,
 )
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import (
-    CachePolicy,
-    Message,
-    SegmentRole,
-    Thinking,
-    Tool,
-    ToolCall,
-)
+from anaphora.values import CachePolicy, Message, SegmentRole, Thinking, Tool, ToolCall
 from anaphora.wire import anthropic
 
 MODEL = "claude-sonnet-4-5"
@@ -85,9 +78,7 @@ def marked(rendered: Rendered, plan: Plan) -> list[tuple[str, str]]:
     ],
 )
 def test_the_last_block_of_each_run_of_one_policy_is_marked(
-    tools: tuple[CachePolicy, ...],
-    system: tuple[CachePolicy, ...],
-    expected: list[tuple[str, str]],
+    tools: tuple[CachePolicy, ...], system: tuple[CachePolicy, ...], expected: list[tuple[str, str]]
 ) -> None:
     rendered, plan = planned(tools=tools, system=system)
     assert marked(rendered, plan)[:-1] == expected
@@ -155,12 +146,7 @@ def test_more_than_four_markers_drop_the_smallest_with_a_notice() -> None:
 
 
 def test_the_callers_marks_are_kept_and_counted() -> None:
-    own_marks = (
-        ToolMark("tool0", "1h"),
-        BlockMark(0, "1h"),
-        PartMark("u1", (0,)),
-        PartMark("a2"),
-    )
+    own_marks = (ToolMark("tool0", "1h"), BlockMark(0, "1h"), PartMark("u1", (0,)), PartMark("a2"))
     rendered, plan = planned(tools=(NONE,), system=(LONG,), messages=HISTORY, marks=own_marks)
     assert marked(rendered, plan) == [
         ("tools[0]", "1h"),

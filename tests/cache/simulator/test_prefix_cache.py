@@ -62,8 +62,7 @@ def test_a_server_always_computes_the_last_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "provider, model, lives",
-    [("openai", "gpt-4.1", 86400), ("mistral", "mistral-large-4", 300)],
+    "provider, model, lives", [("openai", "gpt-4.1", 86400), ("mistral", "mistral-large-4", 300)]
 )
 def test_entries_end_with_their_lifetime(provider: str, model: str, lives: int) -> None:
     for after, result in [(lives - 1, True), (lives + 1, False)]:

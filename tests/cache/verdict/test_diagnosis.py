@@ -55,12 +55,7 @@ def openai_reply(diagnostics: Any) -> Any:
             Diagnosis(provider="anthropic", code="tools_changed"),
         ),
         (
-            {
-                "cache_miss_reason": {
-                    "type": "messages_changed",
-                    "cache_missed_input_tokens": 812,
-                }
-            },
+            {"cache_miss_reason": {"type": "messages_changed", "cache_missed_input_tokens": 812}},
             Diagnosis(provider="anthropic", code="messages_changed", tokens=812),
         ),
         (

@@ -54,8 +54,7 @@ def test_drop_block_is_reported_as_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    ["nothing", "thinking left out", "behind the thinking", "new thinking"],
+    "change", ["nothing", "thinking left out", "behind the thinking", "new thinking"]
 )
 def test_unbound_thinking_is_not_reported(change: str) -> None:
     before = thoughtful(THOUGHT)

@@ -265,10 +265,7 @@ def test_second_change_ends_what_a_moved_text_would_save() -> None:
     assert 0.4 * whole < remedy.tokens < 0.6 * whole
 
 
-@each_row(
-    ("gap", "earlier"),
-    [(0.5, {"began": BEGIN + 2.0}), (4000.0, {})],
-)
+@each_row(("gap", "earlier"), [(0.5, {"began": BEGIN + 2.0}), (4000.0, {})])
 def test_what_could_not_be_read_in_time_is_not_promised(gap: float, earlier: Json) -> None:
     """Before the first response began, and after the entry would have expired."""
     prompts = changed(new_date)

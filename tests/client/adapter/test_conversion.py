@@ -30,13 +30,7 @@ def test_finish_reasons_of_chunks() -> None:
 
     assert [
         ended(stop) for stop in ("end", "stop_sequence", "length", "tool_calls", "refusal")
-    ] == [
-        "stop",
-        "stop",
-        "max_tokens",
-        "tool_calls",
-        "refusal",
-    ]
+    ] == ["stop", "stop", "max_tokens", "tool_calls", "refusal"]
     assert (ended("other", "recitation"), ended("other")) == ("recitation", "other")
 
 

@@ -310,11 +310,7 @@ FIELDS = sorted(
     }
 )
 leaves = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-2, 4),
-    st.floats(-1, 3),
-    st.sampled_from(["", "a", "7"]),
+    st.none(), st.booleans(), st.integers(-2, 4), st.floats(-1, 3), st.sampled_from(["", "a", "7"])
 )
 anything = st.recursive(
     leaves,

@@ -249,9 +249,7 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path) -> None:
         assert one.provider.ca == str(tmp_path / "ours.pem")
 
 
-def test_environment_defaults_to_os_environ(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_environment_defaults_to_os_environ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OURS_AND_NOBODYS", "sk-3")
     config = ClientConfig.from_mapping(
         {"providers": {"a": {"wire": "gemini", "key": {"env": "OURS_AND_NOBODYS"}}}}

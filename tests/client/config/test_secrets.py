@@ -83,10 +83,7 @@ ODD = [
 @pytest.mark.parametrize("data, reason", ODD, ids=range(len(ODD)))  # folders are named after ids
 def test_invalid_keys_are_rejected(folder: Path, data: bytes, reason: str) -> None:
     put(folder, data)
-    for key, environ in (
-        (Key(secret="MINE"), {}),
-        (Key(env="MINE"), {"MINE": data.decode()}),
-    ):
+    for key, environ in ((Key(secret="MINE"), {}), (Key(env="MINE"), {"MINE": data.decode()})):
         with pytest.raises(MissingSecret, match=reason) as raised:
             find_key(key, folder, SecretVariables(environ))
         assert "canary" not in str(raised.value)

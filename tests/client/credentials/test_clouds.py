@@ -314,10 +314,7 @@ def chat_reply(model: str) -> dict[str, Any]:
             "azure/openai_chat/dated",
             "/openai/deployments/my-gpt/chat/completions?api-version=2024-12-01-preview",
         ),
-        (
-            "azure/openai_chat/inference",
-            "/models/chat/completions?api-version=2024-12-01-preview",
-        ),
+        ("azure/openai_chat/inference", "/models/chat/completions?api-version=2024-12-01-preview"),
     ],
 )
 def test_a_deployment_is_learned_from_its_answer(dialect: str, path: str) -> None:

@@ -13,11 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, StaticSampler
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
-from opentelemetry.semconv.attributes import (
-    error_attributes,
-    http_attributes,
-    server_attributes,
-)
+from opentelemetry.semconv.attributes import error_attributes, http_attributes, server_attributes
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from support.records import ANSWERED, AT, BARE, FAILED, FULL, LOST
 

@@ -48,9 +48,7 @@ def test_failing_watcher_stops_neither_the_call_nor_the_others(
     assert "doctor" not in caplog.text  # the exception's message may quote the record
 
 
-def test_failing_watcher_is_logged_once_per_client(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_failing_watcher_is_logged_once_per_client(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         Watchers([breaks])(FULL)
     assert len(caplog.records) == 2

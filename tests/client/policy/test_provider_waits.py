@@ -46,10 +46,7 @@ FORMS: dict[str, tuple[dict[str, str], float | None]] = {
     "a date that is over": ({"retry-after": "Sun, 15 Nov 2026 11:00:00 GMT"}, 0.0),
     "longer than an SDK would wait": ({"retry-after": "600"}, 600.0),
     "not to be read": ({"retry-after": "soon"}, None),
-    "Anthropic's reset": (
-        limits(ANTHROPIC, ("requests", "0", "50", "2026-11-15T12:00:12Z")),
-        12.0,
-    ),
+    "Anthropic's reset": (limits(ANTHROPIC, ("requests", "0", "50", "2026-11-15T12:00:12Z")), 12.0),
     "of several used up the longest": (
         limits(
             ANTHROPIC,

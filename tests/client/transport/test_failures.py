@@ -169,12 +169,7 @@ FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
         "body",
         "broke off",
     ),
-    "breaks the compression": (
-        sends(GZIPPED + b"6\r\n\r\ncanary"),
-        {},
-        "body",
-        "broke off",
-    ),
+    "breaks the compression": (sends(GZIPPED + b"6\r\n\r\ncanary"), {}, "body", "broke off"),
     "ends the compressed data early": (
         sends(GZIPPED + b"%d\r\n\r\n" % len(CUT) + CUT),
         {},

@@ -219,11 +219,7 @@ OTHERWISE: list[tuple[Part, bytes, str]] = [
         "blank_text",
     ),
     # The same blank text, given as a string: it may not fare worse, nor go unmentioned.
-    (
-        ToolResult("c", " "),
-        b'{"type":"tool_result","tool_use_id":"c","content":[]}',
-        "blank_text",
-    ),
+    (ToolResult("c", " "), b'{"type":"tool_result","tool_use_id":"c","content":[]}', "blank_text"),
 ]
 
 

@@ -85,10 +85,7 @@ def test_roles_and_merging(messages: list[Message], expected: list[tuple[str, li
     "message, chunk",
     [
         (Message.user("x"), b',{"type":"text","text":"x"}'),
-        (
-            Message.assistant("x"),
-            b']},{"role":"assistant","content":[{"type":"text","text":"x"}',
-        ),
+        (Message.assistant("x"), b']},{"role":"assistant","content":[{"type":"text","text":"x"}'),
     ],
 )
 def test_glue_leads_a_chunk(message: Message, chunk: bytes) -> None:
@@ -137,11 +134,7 @@ def test_fork_shares_only_the_common_prefix() -> None:
     "messages, takes, refuses",
     [
         # Behind a user turn and at the end.
-        (
-            [USER, SYSTEM],
-            [("user", ["u"]), ("system", ["s"])],
-            [("user", ["u", "s"])],
-        ),
+        ([USER, SYSTEM], [("user", ["u"]), ("system", ["s"])], [("user", ["u", "s"])]),
         # Behind a user turn and before the answer.
         (
             [USER, SYSTEM, ANSWER],

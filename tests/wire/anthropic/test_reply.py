@@ -51,9 +51,7 @@ def test_arguments_are_kept_as_the_model_wrote_them() -> None:
     """Spacing, key order, the form of numbers: a signature may depend on any of it."""
     search, listing = read("tool_use").tool_calls
     assert search == ToolCall(
-        "toolu_1",
-        "search",
-        '{"query" : "caché",  "limit": 10.0, "deep":{"z":1,"a":[ ]}}',
+        "toolu_1", "search", '{"query" : "caché",  "limit": 10.0, "deep":{"z":1,"a":[ ]}}'
     )
     assert listing == ToolCall(
         "toolu_2", "list", "{}", {"anthropic": '{"caller":{"type": "direct"}}'}
@@ -87,10 +85,7 @@ def test_unknown_blocks_are_kept_whole() -> None:
 @pytest.mark.parametrize(
     "name, extras",
     [
-        (
-            "server_tool",
-            '{"container":{"id":"container_1","expires_at":"2026-11-14T00:00:00Z"}}',
-        ),
+        ("server_tool", '{"container":{"id":"container_1","expires_at":"2026-11-14T00:00:00Z"}}'),
         ("refusal", '{"stop_details":{"type":"refusal","category":"cyber","explanation":null}}'),
     ],
 )
@@ -137,10 +132,7 @@ def test_usage_is_a_partition(name: str, usage: Usage, total_input: int) -> None
         (..., Usage()),
         ({}, Usage(raw="{}")),
         ({"input_tokens": 0}, Usage(uncached=0, raw='{"input_tokens": 0}')),
-        (
-            {"cache_read_input_tokens": None},
-            Usage(raw='{"cache_read_input_tokens": null}'),
-        ),
+        ({"cache_read_input_tokens": None}, Usage(raw='{"cache_read_input_tokens": null}')),
         # Something was written, of which the split tells a part.
         (
             {"cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 4}},

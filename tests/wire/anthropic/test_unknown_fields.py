@@ -34,11 +34,7 @@ BLOCKS = st.one_of(
     st.fixed_dictionaries({"type": st.just("thinking"), "thinking": TEXTS, "signature": TEXTS}),
     st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": TEXTS}),
     st.fixed_dictionaries(
-        {
-            "type": st.just("text"),
-            "text": TEXTS,
-            "cache_control": st.just({"type": "ephemeral"}),
-        }
+        {"type": st.just("text"), "text": TEXTS, "cache_control": st.just({"type": "ephemeral"})}
     ),
     st.fixed_dictionaries({"type": st.just("server_tool_use"), "id": TEXTS, "name": TEXTS}),
 )

@@ -20,10 +20,7 @@ from anaphora.wire.eventstream import FrameDecoder
 
 CONVERSE = list(records("bedrock", "bedrock_converse"))
 INVOKE = list(records("bedrock", "anthropic"))
-MANTLE = [
-    *records("bedrock-mantle", "openai_responses"),
-    *records("bedrock-mantle", "openai_chat"),
-]
+MANTLE = [*records("bedrock-mantle", "openai_responses"), *records("bedrock-mantle", "openai_chat")]
 OTHERS = [
     *records("bedrock", "bedrock_invoke_other"),
     *records("bedrock", "bedrock_count_tokens"),

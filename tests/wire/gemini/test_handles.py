@@ -73,10 +73,7 @@ def test_a_handle_is_created_with_all_that_it_freezes() -> None:
         "tools": [
             {
                 "functionDeclarations": [
-                    {
-                        "name": "look",
-                        "parametersJsonSchema": {"properties": {}, "type": "object"},
-                    }
+                    {"name": "look", "parametersJsonSchema": {"properties": {}, "type": "object"}}
                 ]
             },
             {"urlContext": {}},

@@ -103,9 +103,7 @@ def test_a_full_reply_round_trips() -> None:
         Text("so", signed("c2ln")),
         Image(Bytes(b"\x89PNG", "image/png")),
         Opaque(
-            "gemini",
-            "executableCode",
-            '{"executableCode": {"code": "1", "language": "PYTHON"}}',
+            "gemini", "executableCode", '{"executableCode": {"code": "1", "language": "PYTHON"}}'
         ),
         ToolCall("call_r_4", "f", '{"a": [1, {"b": null}]}', {**signed("x"), **MADE}),
     )

@@ -80,10 +80,7 @@ BOTH_WAYS: dict[str, tuple[Part, Any]] = {
     "text": (Text("hi"), {"text": "hi"}),
     "an empty text": (Text(""), {"text": ""}),
     "a signed text": (Text("hi", SIGNED), {"text": "hi", "thoughtSignature": "c2ln"}),
-    "a thought": (
-        Thinking("hm", provider="gemini"),
-        {"text": "hm", "thought": True},
-    ),
+    "a thought": (Thinking("hm", provider="gemini"), {"text": "hm", "thought": True}),
     "a signed thought": (
         Thinking("hm", "c2ln", provider="gemini"),
         {"text": "hm", "thought": True, "thoughtSignature": "c2ln"},
@@ -185,13 +182,7 @@ BOTH_WAYS: dict[str, tuple[Part, Any]] = {
     ),
     "a text that looks like a failure": (
         ToolResult("c1", '{"error":"x"}', name="look"),
-        {
-            "functionResponse": {
-                "id": "c1",
-                "name": "look",
-                "response": {"output": '{"error":"x"}'},
-            }
-        },
+        {"functionResponse": {"id": "c1", "name": "look", "response": {"output": '{"error":"x"}'}}},
     ),
     "an object in a text": (
         ToolResult(
@@ -722,10 +713,7 @@ CARRIED: dict[str, tuple[Any, Params]] = {
         {"generationConfig": {"thinkingConfig": {"thinkingLevel": "EXTREME"}}},
         Params(),
     ),
-    "numbers as texts": (
-        {"generationConfig": {"maxOutputTokens": "5", "topK": 2.5}},
-        Params(),
-    ),
+    "numbers as texts": ({"generationConfig": {"maxOutputTokens": "5", "topK": 2.5}}, Params()),
     "labels in another script": ({"labels": {"équipe": "a"}}, Params()),
     "an unknown tier": ({"serviceTier": "first_class"}, Params()),
     "safety, a handle, a continuation": (
@@ -785,10 +773,7 @@ NO_PLACE: dict[str, tuple[Params, list[str]]] = {
         Params(reasoning=Reasoning(effort="max")),
         ["params.reasoning.effort"],
     ),
-    "an unknown effort": (
-        Params(reasoning=Reasoning(effort="some")),
-        ["params.reasoning.effort"],
-    ),
+    "an unknown effort": (Params(reasoning=Reasoning(effort="some")), ["params.reasoning.effort"]),
     "a level and a budget": (
         Params(reasoning=Reasoning("enabled", "low", 2048)),
         ["params.reasoning.budget_tokens"],

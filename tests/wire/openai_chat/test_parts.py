@@ -77,10 +77,7 @@ ENCODED: list[tuple[Part, bytes]] = [
         b'{"type":"text","text":"t","cache_control":{"type":"ephemeral"}}',
     ),
     # image
-    (
-        Image(PNG),
-        b'{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw=="}}',
-    ),
+    (Image(PNG), b'{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw=="}}'),
     (
         Image(Url("https://x.test/a.png"), "high"),
         b'{"type":"image_url","image_url":{"url":"https://x.test/a.png","detail":"high"}}',
@@ -104,10 +101,7 @@ ENCODED: list[tuple[Part, bytes]] = [
         Document(PDF, "a.pdf"),
         b'{"type":"file","file":{"file_data":"data:application/pdf;base64,JVBERg==","filename":"a.pdf"}}',
     ),
-    (
-        Document(FileId("openai", "file-1")),
-        b'{"type":"file","file":{"file_id":"file-1"}}',
-    ),
+    (Document(FileId("openai", "file-1")), b'{"type":"file","file":{"file_id":"file-1"}}'),
     (
         Document(FileId("openai", "file-1"), "a.pdf"),
         b'{"type":"file","file":{"file_id":"file-1","filename":"a.pdf"}}',

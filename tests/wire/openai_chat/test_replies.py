@@ -109,11 +109,7 @@ def test_choice_fields_are_kept_and_further_choices_left_out() -> None:
     reply = openai_chat.read_reply(json.dumps(body).encode())
     assert reply.extras is not None
     kept = json.loads(reply.extras["openai_chat"])
-    assert kept == {
-        "created": 1,
-        "service_tier": "flex",
-        "choice": {"logprobs": {"content": []}},
-    }
+    assert kept == {"created": 1, "service_tier": "flex", "choice": {"logprobs": {"content": []}}}
     assert [notice.code for notice in reply.notices] == ["choices_left_out"]
     again = json.loads(openai_chat.write_reply(reply))
     body["choices"] = body["choices"][:1]
@@ -427,13 +423,7 @@ def test_usage_of_another_provider_is_converted() -> None:
     """A usage object of another provider has no counts for this wire."""
     raw = '{"input_tokens":3,"cache_read_input_tokens":4,"output_tokens":5}'
     usage = Usage(uncached=3, read=4, output=5, raw=raw)
-    reply = Reply(
-        id="r",
-        model="m",
-        message=Message.assistant("x"),
-        stop_reason="end",
-        usage=usage,
-    )
+    reply = Reply(id="r", model="m", message=Message.assistant("x"), stop_reason="end", usage=usage)
     assert json.loads(openai_chat.write_reply(reply))["usage"] == {
         "prompt_tokens": 7,
         "completion_tokens": 5,

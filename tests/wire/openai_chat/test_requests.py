@@ -90,10 +90,7 @@ MESSAGES: list[tuple[tuple[Message, ...], bytes]] = [
         (Message.user("a", Opaque("openai_chat", "message", '{"name":"n"}')),),
         b'{"role":"user","name":"n","content":"a"}',
     ),
-    (
-        (U, Message.system("s")),
-        HI + b',{"role":"developer","content":"s"}',
-    ),
+    ((U, Message.system("s")), HI + b',{"role":"developer","content":"s"}'),
     (
         (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", (Text("ok"), Text("!"))), U),
         HI

@@ -284,11 +284,7 @@ def test_items_round_trip(role: Any, parts: tuple[Part, ...], data: bytes) -> No
 @each_row(
     "data, parts",
     [
-        pytest.param(
-            b'{"role":"user","content":"hi"}',
-            (Text("hi"),),
-            id="the easy form",
-        ),
+        pytest.param(b'{"role":"user","content":"hi"}', (Text("hi"),), id="the easy form"),
         pytest.param(
             b'{"type":"message","role":"assistant","content":[{"type":"input_text","text":"x"}]}',
             (Text("x", {ITEM: "{}"}),),
