@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +26,7 @@ from support.daemon import GRANT, TestedDaemon, create_home, started_daemon
 from support.emulated_client import Serving
 from support.narrowed import narrowed
 from support.nodes import create_node_homes, running_node
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from anaphora.cli.common import anaphora
 from anaphora.daemon import alerts
@@ -120,6 +122,31 @@ def test_each_crossing_is_sent_once(
     assert set(Counter(receiver.ids()).values()) == {1}
     assert all(is_signed(*request) for request in receiver.requests)
     assert not is_signed(receiver.requests[0][0], receiver.requests[1][1])
+
+
+def test_crossing_during_a_slow_look_is_sent(
+    tmp_path: Path, running_emulator: Emulator, receiver: WebhookReceiver
+) -> None:
+    """By an app that was not charged before it."""
+    entered, spent, looks = threading.Event(), threading.Event(), list[float]()
+    with alerting(tmp_path, running_emulator, receiver, extensions()) as daemon:
+        store = daemon.daemon.services.store
+        read = store.spent_by_app
+
+        async def slowly(now: float) -> Any:
+            looks.append(now)
+            if len(looks) > 1:  # the first one notes what is crossed
+                entered.set()
+                await asyncio.to_thread(spent.wait, PATIENCE)
+            return await read(now)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "spent_by_app", slowly)
+            assert entered.wait(PATIENCE)
+            spend(daemon)
+            spent.set()
+            facts = receiver.wait(3)
+    assert sorted(one["percent"] for one in facts) == [50, 80, 100]
 
 
 def test_limit_is_crossed_again_on_the_next_day(

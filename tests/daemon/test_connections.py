@@ -309,3 +309,18 @@ def test_a_full_table_closes_the_longest_unused_connection() -> None:
         new.begin()
     assert not proxy.closed
     assert enter(table, Peer(), "192.0.2.201") is None
+
+
+def test_half_requests_of_one_peer_close_no_idle_connection_of_an_app() -> None:
+    table = ConnectionTable(ConnectionLimits(connections=8, strangers_of_peer=2))
+    apps, many = [Peer() for _ in range(3)], [Peer() for _ in range(20)]
+    for peer in apps:
+        place = enter(table, peer, "192.0.2.9")
+        assert place is not None
+        place.use("app")
+    for peer in many:
+        place = enter(table, peer, "192.0.2.1")
+        assert place is not None
+        place.begin()
+    assert not any(peer.closed for peer in apps)
+    assert [peer.closed for peer in many] == [True] * 15 + [False] * 5

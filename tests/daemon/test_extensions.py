@@ -303,6 +303,18 @@ def test_alerts_without_levels_have_defaults() -> None:
             "alerts.webhook.url: needs http:// or https://, and a host",
         ),
         (
+            "alerts: {webhook: {url: 'https://x:port', key: {secret: K}}}",
+            "alerts.webhook.url: needs http:// or https://, and a host",
+        ),
+        (
+            "alerts: {webhook: {url: 'https://x:99999', key: {secret: K}}}",
+            "alerts.webhook.url: needs http:// or https://, and a host",
+        ),
+        (
+            "alerts: {webhook: {url: 'https://a..b', key: {secret: K}}}",
+            "alerts.webhook.url: needs http:// or https://, and a host",
+        ),
+        (
             "alerts: {webhook: {url: 'https://x', key: {env: K}}}",
             "alerts.webhook.key: write `key: {secret: NAME}`",
         ),

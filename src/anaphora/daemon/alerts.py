@@ -44,11 +44,11 @@ SIGNATURE = "anaphora-signature"
 """`t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`."""
 
 _LOOK_SECONDS = 2.0
-#: An app that was charged by this process within so many seconds is its own.
+#: An app that was charged by this process so many seconds before its last look is its own.
 _OWN_SECONDS = 60.0
 #: Seconds before each attempt, and for one.
 _BEFORE, _ATTEMPT_SECONDS = (0.0, 5.0, 60.0), 10.0
-_MOST_RUNNING, _MOST_KNOWN = 100, 10_000
+_MOST_RUNNING, _MOST_KNOWN = 100, 100_000
 _MOST_BYTES = 64 * 1024
 
 
@@ -103,7 +103,8 @@ class Alerts:
         self._node = node
         self._sending = set[asyncio.Task[None]]()
         self._look: asyncio.Task[None] | None = None
-        self._next_look = 0.0
+        self._next_look = self._looked = 0.0
+        """When the next look may begin, and when the last one that succeeded began."""
         self._begun = False
         self._known = BoundedMap[str, None](_MOST_KNOWN)
         self._refused = BoundedMap[str, None](_MOST_KNOWN)
@@ -145,19 +146,25 @@ class Alerts:
 
     async def look_once(self) -> None:
         """Sends what was crossed since the last look; the first one notes what is crossed."""
-        since = time.monotonic() - _OWN_SECONDS
+        began = time.monotonic()
         try:
-            own = {app for app, at in self._ledger.charged.items() if at > since}
-            for alert in await self._crossed(own):
+            crossed = await self._crossed(self._own())
+            own = self._own()  # also what was charged while the store was read
+            for alert in crossed:
                 is_new = alert.id not in self._known
                 self._known[alert.id] = None
                 if is_new and self._begun and (alert.refused or not own.isdisjoint(alert.apps)):
                     self._send(alert)
-            self._begun = self._grants().alerts is not None
+            self._begun, self._looked = self._grants().alerts is not None, began
         except StoreUnavailable:
             pass  # `/readyz` says so; what is crossed is so at the next look
         except Exception as problem:
             log(logging.ERROR, f"alerts were not looked for: {type(problem).__name__}", problem)
+
+    def _own(self) -> set[str]:
+        """Apps that this process has charged a moment before the last look, or since then."""
+        since = self._looked - _OWN_SECONDS
+        return {app for app, at in self._ledger.charged.items() if at > since}
 
     async def _crossed(self, own: Collection[str]) -> list[Alert]:
         grants, now, store = self._grants(), self._ledger.clock(), self._store

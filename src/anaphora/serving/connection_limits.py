@@ -9,8 +9,9 @@
 
 Idle connections keep no other out: if a peer has too many without a valid token, its longest unused
 ones are closed, and if all places are taken, the longest unused of all, first among those without a
-token. If none is idle, one without a token is closed. Connections of trusted proxies, which carry
-the requests of many clients, stay open.
+token. Those of a peer with too many are closed even while they send a request, and if none is idle,
+any without a token. Connections of trusted proxies, which carry the requests of many clients, stay
+open.
 
 A client may open many connections before it sends the first request on each, and a handshake takes
 time: a new connection is closed only if all places are taken.
@@ -96,11 +97,13 @@ class ConnectionTable:
 
     def _make_room(self) -> bool:
         """Closes a connection that is not of a trusted proxy: an idle one without a valid token,
-        another idle one, or one without a token that sends a request."""
-        places = [place for place in self.open if not place.keeps]
+        one of a peer that has too many of these, another idle one, or one without a token that
+        sends a request."""
+        places, most = [one for one in self.open if not one.keeps], self._limits.strangers_of_peer
         strangers = [place for place in places if place.app is None]
-        idle = (place for place in (*strangers, *places) if place.is_idle)
-        found = next(idle, None) or next(iter(strangers), None)
+        surplus = (one for own in self.strangers.values() if len(own) > most for one in own)
+        idle = (one for one in strangers if one.is_idle), (one for one in places if one.is_idle)
+        found = next(itertools.chain(idle[0], surplus, idle[1], strangers), None)
         if found is not None:
             found.close()
         return found is not None

@@ -8,6 +8,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -207,6 +208,14 @@ def test_rotation_shows_the_new_token_once(tokens_daemon: TestedDaemon, writer: 
     assert "ana_" not in again.text
     for path in ("/ui/apps", "/ui/apps/demo", "/ui"):
         assert token not in writer.get(path).text
+
+
+def test_form_sent_twice_at_once_makes_one_token(writer: Viewer) -> None:
+    fields = {**writer.fields("/ui/apps/demo/rotate"), "overlap": "3600"}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(writer.get, ["/ui/session"] * 8))  # opens connections
+        made = list(pool.map(lambda _: writer.post("/ui/apps/demo/rotate", fields), range(8)))
+    assert sorted(one.status_code for one in made) == [200, *[409] * 7]
 
 
 def test_log_names_who_did_what_without_tokens(running_emulator: Emulator, tmp_path: Path) -> None:

@@ -60,9 +60,10 @@ class AlertRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 def is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-    except ValueError:
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+    except ValueError:  # also of a port that is no number, and a host with an empty label
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True):

@@ -176,11 +176,14 @@ class AppTokens:
         self._directory = directory
         self._sessions = sessions
         self._log = log
+        self._one = asyncio.Lock()
+        """A form that is sent twice at once must not be valid both times."""
 
     async def run(self, app: str, action: AppAction, request: UiRequest, site: Site) -> PageContent:
         """Raises `NotFound` for an app without a valid token."""
         if request.page.method == "POST":
-            return await self._write(app, action, request, site)
+            async with self._one:
+                return await self._write(app, action, request, site)
         wanted = request.page.query.get("id", "") if action == "revoke" else ""
         valid = self._directory.is_valid
         if wanted and not valid(wanted):
