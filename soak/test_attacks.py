@@ -497,10 +497,6 @@ TOOLS_IN_MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
         "openai-chat",
         {"role": "system", "content": [{"type": "additional_tools", "Tools": [FUNCTION]}]},
     ),
-    "tools of a message of a local model": (
-        "ollama",
-        {"role": "system", "content": "x", "tools": [{"type": "function", "function": FUNCTION}]},
-    ),
     "declarations in a part": ("gemini", {"functionDeclarations": [{"name": "rm"}]}),
     "tools beside a text": (
         "gemini",
@@ -887,10 +883,10 @@ def test_line_of_a_gigabyte_and_a_half_takes_little_memory(
         opened.write(content + b'{"x":"')
         opened.seek(1_500_000_000, os.SEEK_CUR)
         opened.write(b'"}\n')
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "300"}
     done = subprocess.run(
         [sys.executable, "-c", _LIMITED, command, str(file)],
-        env=environment,
+        env=os.environ | own,
         capture_output=True,
         text=True,
         check=False,
