@@ -20,12 +20,7 @@ from support.tables import each_row
 from anaphora import catalog
 from anaphora.catalog import Price
 from anaphora.client.costs.billed_prices import Surcharge
-from anaphora.client.costs.settling import (
-    FailedOutput,
-    cost_of_failure,
-    nano_usd_up,
-    thinks_unseen,
-)
+from anaphora.client.costs.settling import FailedOutput, cost_of_failure, nano_usd_up, thinks_unseen
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Overloaded, Timeout, Transport
 from anaphora.rendered import Plan

@@ -76,7 +76,7 @@ SHOWN: dict[str, list[tuple[str, str]]] = {
             r"contents(/\*)?(<[^<>/]*>)?/parts(/\*)?"
             r"(/function_?[rR]esponse/parts(/\*)?)?/inline_?[dD]ata/data",
             "any",
-        ),
+        )
     ],
     "bedrock": [
         (rf"{_CONVERSE}/image/source/bytes", "image"),

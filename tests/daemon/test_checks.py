@@ -13,12 +13,7 @@ from support.tables import each_row
 
 from anaphora.cli.grants import command as grants
 from anaphora.daemon.access.approved_prompts import prompt_fingerprint
-from anaphora.daemon.access.checks import (
-    check_capabilities,
-    check_grant,
-    check_prompt,
-    is_granted,
-)
+from anaphora.daemon.access.checks import check_capabilities, check_grant, check_prompt, is_granted
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.errors import CapabilityDenied, NotGranted
 from anaphora.wire.facts.reading import RequestFacts, read_facts
@@ -143,11 +138,7 @@ def test_model_that_is_asked_for_is_first_wherever_it_stands() -> None:
             {"permissions": frozenset({"server_tools"})},
         ),
         ("openai_responses", {"store": True}, {"permissions": frozenset({"stored_responses"})}),
-        (
-            "openai_chat",
-            {"service_tier": "flex"},
-            {"permissions": frozenset({"service_tiers"})},
-        ),
+        ("openai_chat", {"service_tier": "flex"}, {"permissions": frozenset({"service_tiers"})}),
         ("openai_chat", {"unheard": 1}, {"fields": frozenset({"unheard"})}),
     ],
 )
@@ -416,9 +407,7 @@ def test_command_prints_the_fingerprint_to_approve(tmp_path: Path) -> None:
 
 def test_a_capability_that_the_app_requires_is_not_blamed_on_the_method() -> None:
     grant = AppGrant(
-        app="shop",
-        capabilities=frozenset({"llm_complete"}),
-        requires=frozenset({"llm_stream"}),
+        app="shop", capabilities=frozenset({"llm_complete"}), requires=frozenset({"llm_stream"})
     )
     with pytest.raises(CapabilityDenied, match="shop requires llm_stream, which it is not granted"):
         check_capabilities(grant, ["llm_complete"], "/v1/messages")

@@ -14,12 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from support.crash_points import (
-    CALL_POINTS,
-    RECOVERY_POINTS,
-    CrashingDaemons,
-    crashing_daemons,
-)
+from support.crash_points import CALL_POINTS, RECOVERY_POINTS, CrashingDaemons, crashing_daemons
 from support.daemon import GRANT, NO_TLS, create_home, llm_yaml
 from support.databases import execute
 from support.held_provider import HeldProvider, held_provider
@@ -335,9 +330,7 @@ def test_a_node_writes_the_row_of_a_call_that_another_node_has_charged(
 
 @pytest.mark.long
 def test_a_node_that_was_taken_for_dead_writes_the_row_of_its_call(
-    tmp_path: Path,
-    daemons: CrashingDaemons,
-    database_url: str,
+    tmp_path: Path, daemons: CrashingDaemons, database_url: str
 ) -> None:
     """It stood still while it waited for the provider, and goes on."""
     with held_provider() as provider:

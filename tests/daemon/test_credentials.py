@@ -117,10 +117,7 @@ def test_empty_token_is_not_the_same_as_none(headers: list[tuple[str, str]], que
 
 @pytest.mark.parametrize(
     "headers, query",
-    [
-        ([("x-api-key", "ana_x"), ("x-api-key", "ana_x")], ""),
-        ([], "key=ana_x&key=ana_y"),
-    ],
+    [([("x-api-key", "ana_x"), ("x-api-key", "ana_x")], ""), ([], "key=ana_x&key=ana_y")],
 )
 def test_token_that_is_sent_twice_is_refused(headers: list[tuple[str, str]], query: str) -> None:
     with pytest.raises(RequestRejected) as caught:

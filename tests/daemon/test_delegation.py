@@ -81,11 +81,7 @@ def test_stream_passes_the_providers_bytes(wire: str, emu: Emulator, tmp_path: P
     asyncio.run(main())
 
 
-PAIRS = [
-    ("anthropic", "gemini"),
-    ("openai_chat", "anthropic"),
-    ("gemini", "openai_responses"),
-]
+PAIRS = [("anthropic", "gemini"), ("openai_chat", "anthropic"), ("gemini", "openai_responses")]
 
 
 @pytest.mark.parametrize(("asked", "answering"), PAIRS)
@@ -249,10 +245,7 @@ def test_several_answers_that_cannot_be_written_are_refused(
 
 @pytest.mark.parametrize(
     ("model", "thinking", "notice"),
-    [
-        ("claude-sonnet-4-5", {"type": "disabled"}, ""),
-        ("claude-opus-5-5", None, "always thinks"),
-    ],
+    [("claude-sonnet-4-5", {"type": "disabled"}, ""), ("claude-opus-5-5", None, "always thinks")],
 )
 def test_thinking_that_another_wire_switches_off(
     model: str, thinking: dict[str, Any] | None, notice: str, emu: Emulator, tmp_path: Path

@@ -487,11 +487,7 @@ def test_wrong_tokens_are_401_in_every_wire(wire: str, daemon: TestedDaemon) -> 
     with (
         sdk_client(wire, daemon.url, "ana_wrong", max_retries=0) as sdk,
         pytest.raises(
-            (
-                anthropic.AuthenticationError,
-                openai.AuthenticationError,
-                genai_errors.ClientError,
-            )
+            (anthropic.AuthenticationError, openai.AuthenticationError, genai_errors.ClientError)
         ) as refused,
     ):
         sdk.ask("gpt-5.2", "Hello?", provider="openai-chat")

@@ -110,12 +110,7 @@ def path_of(wire: str, model: str) -> str:
 @pytest.mark.parametrize("target", PROVIDERS)
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 def test_forbidden_tool_is_sent_to_no_provider(
-    wire: str,
-    tool: Json,
-    target: str,
-    unix: bool,
-    daemon: TestedDaemon,
-    provider: ScriptedProvider,
+    wire: str, tool: Json, target: str, unix: bool, daemon: TestedDaemon, provider: ScriptedProvider
 ) -> None:
     provider.reset()
     model = PROVIDERS[target]

@@ -72,11 +72,7 @@ def spent(daemon: TestedDaemon, *options: str) -> Any:
 def test_spend_by_group(daemon: TestedDaemon) -> None:
     report = spent(daemon, "--by", "group,app")
     counts = {(row["group"], row["app"]): row["calls"] for row in report["rows"]}
-    assert counts == {
-        ("", "alone"): 1,
-        ("support", "desk"): 1,
-        ("support", "shop"): 2,
-    }
+    assert counts == {("", "alone"): 1, ("support", "desk"): 1, ("support", "shop"): 2}
     groups = {row["group"]: row for row in spent(daemon, "--by", "group")["rows"]}
     sums = [row["billed_nano_usd"] for row in report["rows"] if row["group"] == "support"]
     assert groups["support"]["billed_nano_usd"] == sum(sums) > 0

@@ -218,9 +218,7 @@ def test_few_values_are_not_heavy(body: dict[str, Any]) -> None:
     assert not pieces.is_heavy(msgspec.json.encode(body))
 
 
-def test_a_large_body_whose_end_is_refused_is_read_again_in_a_thread(
-    daemon: TestedDaemon,
-) -> None:
+def test_a_large_body_whose_end_is_refused_is_read_again_in_a_thread(daemon: TestedDaemon) -> None:
     """Most of it is known, but the error needs all of it."""
     path, fields = CALLS["openai_chat"]
     messages = [_user(f"refused {number}: " + "word " * 10_000) for number in range(8)]

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.event_loops import in_event_loop
-from support.ledgers import (
-    Clock,
-    StorePlace,
-    an_app,
-    open_store,
-    opened,
-    rows,
-)
+from support.ledgers import Clock, StorePlace, an_app, open_store, opened, rows
 
 from anaphora.daemon.money import sent_marks
 from anaphora.daemon.money.ledger import Ledger, OpenHold

@@ -72,10 +72,7 @@ def daemon(emu: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield tested
 
 
-APPS = [
-    "my-app",
-    *(name for name, one in programs().items() if "anthropic" in one.wires),
-]
+APPS = ["my-app", *(name for name, one in programs().items() if "anthropic" in one.wires)]
 
 
 @pytest.fixture(params=APPS)

@@ -14,17 +14,7 @@ from support.daemon import TestedDaemon
 from support.failing_provider import FailingProvider, failing_daemon
 
 from anaphora import wire
-from anaphora.values import (
-    Message,
-    Opaque,
-    Part,
-    Reply,
-    ReplyEnd,
-    Text,
-    Thinking,
-    ToolCall,
-    Usage,
-)
+from anaphora.values import Message, Opaque, Part, Reply, ReplyEnd, Text, Thinking, ToolCall, Usage
 from anaphora.wire.replies import reply_events
 
 MODELS = {

@@ -12,13 +12,7 @@ from support.tables import each_row
 from anaphora.errors import InvalidRequest
 from anaphora.proxy import command_line
 from anaphora.proxy.placeholders import PLACEHOLDER_KEY, with_placeholder_keys
-from anaphora.proxy.programs import (
-    environment,
-    exports,
-    notices,
-    owns_terminal,
-    upstreams_from,
-)
+from anaphora.proxy.programs import environment, exports, notices, owns_terminal, upstreams_from
 from anaphora.proxy.routes import RouteTable, default_routes
 from anaphora.proxy.server import Proxy
 from anaphora.serving.server import ServerAddress

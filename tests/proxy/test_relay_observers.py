@@ -52,9 +52,7 @@ def test_observers_do_not_wait_for_ever(name: str, monkeypatch: pytest.MonkeyPat
         assert seen.wait()
 
 
-def test_new_calls_wait_where_too_much_waits_for_observers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_new_calls_wait_where_too_much_waits_for_observers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: an observer that is much slower than the programs slows them down."""
     monkeypatch.setattr(observing, "_WAITING_BYTES", 1000)
     goes_on, answered = threading.Event(), threading.Event()
@@ -113,10 +111,7 @@ class Together(CallList):
     ],
 )
 def test_calls_that_wait_are_prepared_together(
-    limits: dict[str, int],
-    together: list[list[int]],
-    fails: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int], together: list[list[int]], fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in limits.items():
         monkeypatch.setattr(observing, name, value)

@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 from support.sdk import anthropic, gemini, mistral, openai_chat, openai_responses
 from support.sdk.case import SdkCase
-from support.socket_upstream import (
-    CallList,
-    SocketUpstream,
-    UpstreamConnection,
-    socket_upstream,
-)
+from support.socket_upstream import CallList, SocketUpstream, UpstreamConnection, socket_upstream
 
 from anaphora.errors import RateLimited
 from anaphora.proxy.server import Proxy, running

@@ -74,10 +74,7 @@ def watching(emu: Emulator) -> Iterator[Watched]:
     calls = WatchedCalls(judge)
     page = WatchPage(judge, calls)
     routes = default_routes({"anthropic": emu.url, "openai": emu.url})
-    with (
-        running(routes, observers=[judge, calls], pages=page) as proxy,
-        httpx.Client() as client,
-    ):
+    with running(routes, observers=[judge, calls], pages=page) as proxy, httpx.Client() as client:
         yield Watched(client, proxy, page, judge, calls)
 
 

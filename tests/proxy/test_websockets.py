@@ -187,11 +187,7 @@ def test_a_connection_that_is_closed_early_is_a_failed_call() -> None:
 
     served(None, leave, calls)
     [call] = calls.ended
-    assert (call.method, call.outcome, call.error) == (
-        "POST",
-        "failed",
-        "the WebSocket was closed",
-    )
+    assert (call.method, call.outcome, call.error) == ("POST", "failed", "the WebSocket was closed")
 
 
 def test_a_request_that_is_sent_ahead_is_part_of_the_next_one(provider: Emulator) -> None:

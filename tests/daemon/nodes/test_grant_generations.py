@@ -59,9 +59,7 @@ def test_generations_are_numbered_and_the_same_text_is_no_new_one(database_url: 
     asyncio.run(run())
 
 
-def test_generations_that_are_applied_together_get_different_numbers(
-    database_url: str,
-) -> None:
+def test_generations_that_are_applied_together_get_different_numbers(database_url: str) -> None:
     async def run() -> None:
         async with opened(database_url) as lane:
             lanes = [Lane(lane.address, f"{number}") for number in range(4)]

@@ -103,10 +103,7 @@ def test_revoked_token_ends_those_below_it_on_all_nodes(nodes: list[TestedDaemon
     other, child = narrowed(first), narrowed(first)
     inner = at(second, child).narrow()
     body = {**MESSAGE, "max_tokens": 400, "stream": True}
-    with (
-        inner.http(third) as client,
-        client.stream("POST", "/v1/messages", json=body) as response,
-    ):
+    with inner.http(third) as client, client.stream("POST", "/v1/messages", json=body) as response:
         lines = response.iter_lines()
         next(lines)
         administrate(first, "admin.apps.revoke", app="demo", token=child.id)

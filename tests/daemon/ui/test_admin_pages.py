@@ -327,10 +327,7 @@ def test_chain_is_verified_when_it_is_asked_for(admin: Viewer) -> None:
 
 def test_changed_row_breaks_the_chain(running_emulator: Emulator, tmp_path: Path) -> None:
     calls = varied_calls(NOW, conversations=2)
-    with (
-        filled_daemon(tmp_path, running_emulator, calls) as daemon,
-        viewer(daemon) as ui,
-    ):
+    with filled_daemon(tmp_path, running_emulator, calls) as daemon, viewer(daemon) as ui:
         ui.log_in(daemon.token(ADMIN))
         [segment] = (daemon.home / "audit").glob("*.jsonl")
         text = segment.read_text()
@@ -387,10 +384,7 @@ def test_download_has_what_the_search_finds(admin: Viewer, daemon: TestedDaemon)
 def test_audit_log_that_is_off_is_said_so(running_emulator: Emulator, tmp_path: Path) -> None:
     llm = llm_yaml(running_emulator.url)
     llm["daemon"] |= {"audit": False}
-    with (
-        running_daemon(tmp_path, running_emulator, llm=llm) as daemon,
-        viewer(daemon) as ui,
-    ):
+    with running_daemon(tmp_path, running_emulator, llm=llm) as daemon, viewer(daemon) as ui:
         ui.log_in(daemon.token(ADMIN))
         assert "The audit log is off" in text_of(ui.get("/ui/audit").text)
         for path in PAGES:
