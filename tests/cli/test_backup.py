@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, started_daemon
+from support.waiting import wait_until
 
 from anaphora.cli.home import _locked
 from anaphora.client.config.secrets import Secret
@@ -98,6 +99,7 @@ def test_restored_home_goes_on_where_the_backup_was_made(
     folder = tmp_path / "backup"
     with started_daemon(home, tokens) as daemon:
         call(daemon)
+        wait_until(lambda: calls_in(run, home) == 1, "the call is charged")
         assert run("backup", str(folder), "--home", str(home)).returncode == 0
         call(daemon)
         refused = run("backup", str(folder), "--restore", "--home", str(home))
@@ -113,6 +115,7 @@ def test_restored_home_goes_on_where_the_backup_was_made(
     assert calls_in(run, home) == 1
     with started_daemon(home, tokens) as daemon:
         call(daemon)
+        wait_until(lambda: calls_in(run, home) == 2, "the call is charged")
         assert run("backup", str(folder), "--home", str(home)).returncode == 0
     assert calls_in(run, home) == 2
     assert run("audit", "verify", str(home)).returncode == 0

@@ -372,7 +372,7 @@ def test_timeout_in_the_middle_of_a_stream(emu: Emulator, wire: str) -> None:
             chat = emulated.client.session(wire)
             await chat.send("Warm")
             before = chat.messages
-            emulated.transport.faults = ["slow-drip; seconds=0.03"]
+            emulated.transport.faults = ["slow-drip; seconds=0.1"]
             problem, events = await failing(chat, "Hello", stream=True, timeout=0.25)
             # (On a busy machine the time may be up before the first event.)
             assert isinstance(problem, errors.Timeout)
