@@ -559,6 +559,7 @@ def test_colours_and_control_characters(ask: Ask, home: Path) -> None:
     assert "\x1b" not in result.err
 
 
+@pytest.mark.long
 def test_closed_pipe_is_no_error(home: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m anaphora ask slowly | head -c 3"
     done = subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, check=False)

@@ -94,6 +94,7 @@ def test_bills_equal_the_emulators(toured: Toured) -> None:
                 assert bill.read is None
 
 
+@pytest.mark.long
 def test_only_the_layout_differs(toured: Toured) -> None:
     """Every layout has the same output and, but for the place of the state, the same input."""
     for one in toured.providers:

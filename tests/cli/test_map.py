@@ -95,6 +95,7 @@ def generated(emu: Emulator) -> list[dict[str, Any]]:
     return [entry for entry in emu.requests() if "read" in entry]
 
 
+@pytest.mark.long
 def test_twenty_lines_cost_less_than_a_third_of_sending_them_at_once(
     mapped: Map, emu: Emulator, folder: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_twenty_lines_cost_less_than_a_third_of_sending_them_at_once(
     assert float(summary["cost_usd"]) <= 0.3 * float(at_once.cost_usd or 0)
 
 
+@pytest.mark.long
 def test_files_are_private_and_hold_no_key(mapped: Map, folder: Path) -> None:
     (folder / "questions.results.jsonl").touch(0o644)
     done = mapped("questions.jsonl")
@@ -124,6 +126,7 @@ def test_files_are_private_and_hold_no_key(mapped: Map, folder: Path) -> None:
     assert CANARY not in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_killed_run_is_finished_by_ten_more_calls(
     folder: Path, emu: Emulator, mapped: Map, environment: Callable[..., dict[str, str]]
 ) -> None:
@@ -248,6 +251,7 @@ def test_one_failed_call_is_reported_with_its_line(mapped: Map, folder: Path) ->
     assert json.loads(again.stdout)["errors"][0]["line"] == 2
 
 
+@pytest.mark.long
 def test_the_budget_ends_a_run_and_a_higher_one_goes_on(
     mapped: Map, folder: Path, emu: Emulator
 ) -> None:
@@ -297,6 +301,7 @@ def test_batches_cost_half_and_are_primed_by_one_request(
     assert json.loads(mapped("questions.jsonl", "-m", provider, "--json").stdout)["calls"] == 0
 
 
+@pytest.mark.long
 def test_a_schema_holds_for_every_answer(mapped: Map, folder: Path) -> None:
     schema = {
         "type": "object",
@@ -373,6 +378,7 @@ def test_progress_is_shown_on_a_terminal_only(
     assert b"read from the cache" in shown
 
 
+@pytest.mark.long
 def test_an_interrupted_run_says_how_to_go_on(
     folder: Path, environment: Callable[..., dict[str, str]]
 ) -> None:
@@ -394,6 +400,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     assert "the same command continues from questions.results.jsonl" in errors
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_work(mapped: Map, folder: Path) -> None:
     (folder / "manual.txt").write_text(LONG)
     page = (Path(__file__).parents[2] / "docs" / "fanout.md").read_text()

@@ -207,6 +207,7 @@ def test_invalid_input_is_skipped_and_counted(
     assert simulated(file)["total"]["exact"] >= 2  # the rest is played
 
 
+@pytest.mark.long
 def test_truncated_file_is_read_as_far_as_possible(tmp_path: Path) -> None:
     lines = "".join(json.dumps(trace(id=f"talk {at}")) + "\n" for at in range(300))
     file = tmp_path / "cut.jsonl.gz"

@@ -119,6 +119,7 @@ def test_dashes_without_a_command_are_an_error(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["watch", "record", "replay"])
+@pytest.mark.long
 def test_a_command_without_calls_is_told_why(run: Run, tmp_path: Path, name: str) -> None:
     folder = () if name == "watch" else ("--dir", str(tmp_path / "recordings"))
     if name == "replay":
@@ -210,6 +211,7 @@ def test_report_that_cannot_be_written_is_refused_before_the_command_runs(
     assert not made.exists()
 
 
+@pytest.mark.long
 def test_bills_are_those_of_the_emulator(watched: Any) -> None:
     costs = [call["cost_usd"] for call in calls_of(watched) if call["usage"] is not None]
     # Streams were cancelled, or did not ask for their usage.
@@ -570,6 +572,7 @@ def test_compressed_answers(
     assert expected in done.stderr
 
 
+@pytest.mark.long
 def test_keys_are_shown_nowhere(run: Run, tmp_path: Path) -> None:
     """A key in headers and query, which the provider repeats in its error, and in the prompt."""
     error = {"type": "invalid_request_error", "message": f"bad key {KEY}, or {KEY[:12]}***"}

@@ -303,6 +303,7 @@ class SlowTransport(RecordingTransport):
 
 
 @pytest.mark.parametrize("through", ["client", "session"])
+@pytest.mark.long
 def test_timeout_while_a_connection_is_closed_keeps_the_response(
     emu: Emulator, through: str
 ) -> None:

@@ -378,6 +378,7 @@ def test_a_stream_that_is_left_is_settled(emu: Emulator, name: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_cancelled_call_may_cost_all_that_was_held(emu: Emulator) -> None:
     """A request without stream is billed in full, and its bill never comes."""
 

@@ -202,6 +202,7 @@ def test_a_call_that_is_cancelled_when_it_may_be_sent_lets_the_others_go(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["with it", "after it"])
+@pytest.mark.long
 def test_a_call_waits_for_another_no_longer_than_its_own_timeout(emu: Emulator, late: bool) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:

@@ -297,6 +297,7 @@ class Failing(dict[str, bytes]):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+@pytest.mark.long
 def test_failing_store_costs_a_notice_and_no_answer(
     emu: Emulator, how: str, wanted: list[str], stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_the_cache_is_read_at_turn_two_of_a_tool_loop(emu: Emulator, cloud: str)
 
 
 @every_cloud
+@pytest.mark.long
 def test_structured_output_and_fan_outs(emu: Emulator, cloud: str) -> None:
     model = CLOUDS[cloud].model
     with Client.from_env(variables(emu, cloud)) as client:

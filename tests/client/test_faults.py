@@ -384,6 +384,7 @@ def test_timeout_in_the_middle_of_a_stream(emu: Emulator, wire: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_caller_is_not_interrupted_between_two_events(emu: Emulator) -> None:
     """Only waiting for the provider is on the budget: this one is over when the answer is there."""
 
@@ -415,6 +416,7 @@ def test_all_attempts_share_one_timeout(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+@pytest.mark.long
 def test_timeout_in_the_queue(emu: Emulator, stream: bool) -> None:
     """Waiting for our own limits is a different error from a slow provider, and nothing is sent."""
 

@@ -193,6 +193,7 @@ async def beginning_shared(client: AsyncClient, name: str, after: Reader) -> lis
 @every
 @few
 @pytest.mark.usefixtures("most")
+@pytest.mark.long
 def test_verdict_on_a_call_that_reads_what_another_conversation_wrote(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -213,6 +214,7 @@ def unmade_verdicts() -> int:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])
 @few
+@pytest.mark.long
 def test_unread_verdicts_hold_a_bounded_number_of_calls(
     monkeypatch: pytest.MonkeyPatch, kept: bool, most: int
 ) -> None:
@@ -237,6 +239,7 @@ def test_unread_verdicts_hold_a_bounded_number_of_calls(
 
 @every
 @few
+@pytest.mark.long
 def test_verdicts_that_nobody_reads_let_go_of_their_prompts(
     monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:

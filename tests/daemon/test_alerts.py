@@ -95,6 +95,7 @@ def check(home: Path) -> Any:
 # ── Crossings ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_each_crossing_is_sent_once(
     tmp_path: Path, running_emulator: Emulator, receiver: WebhookReceiver
 ) -> None:
@@ -149,6 +150,7 @@ def test_crossing_during_a_slow_look_is_sent(
     assert sorted(one["percent"] for one in facts) == [50, 80, 100]
 
 
+@pytest.mark.long
 def test_limit_is_crossed_again_on_the_next_day(
     tmp_path: Path, running_emulator: Emulator, receiver: WebhookReceiver
 ) -> None:
@@ -163,6 +165,7 @@ def test_limit_is_crossed_again_on_the_next_day(
     assert [one["resets_at"][:10] for one in receiver.facts()] == ["2027-01-16", "2027-01-17"]
 
 
+@pytest.mark.long
 def test_limit_of_a_group_counts_all_its_apps(
     tmp_path: Path, running_emulator: Emulator, receiver: WebhookReceiver
 ) -> None:
@@ -209,6 +212,7 @@ def test_budget_of_a_narrowed_token(
     assert half["expires_at"].endswith("Z")
 
 
+@pytest.mark.long
 def test_the_node_that_charged_the_app_sends(
     tmp_path: Path, running_emulator: Emulator, receiver: WebhookReceiver, database_url: str
 ) -> None:
@@ -233,6 +237,7 @@ def test_the_node_that_charged_the_app_sends(
 # ── Attempts ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_failed_webhook_is_tried_three_times_and_delays_nothing(
     tmp_path: Path,
     running_emulator: Emulator,

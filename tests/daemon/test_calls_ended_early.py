@@ -128,6 +128,7 @@ def test_unseen_thinking_is_charged_by_the_time(
         ),
     ],
 )
+@pytest.mark.long
 def test_catalog_says_who_stops(
     at: str, wire: str, ended: str, daemon: TestedDaemon, provider: HeldProvider, app: str
 ) -> None:
@@ -202,6 +203,7 @@ def test_no_further_attempt_is_made_without_the_app(
     assert len(provider.bodies) == 1
 
 
+@pytest.mark.long
 def test_read_on_ends_with_the_total_time(
     daemon: TestedDaemon, provider: HeldProvider, app: str
 ) -> None:

@@ -141,6 +141,7 @@ def test_call_that_is_cancelled_on_stdio_is_read_on(
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.long
 def test_call_whose_time_is_over_is_read_on(
     stream: bool, daemon: TestedDaemon, provider: HeldProvider, app: str
 ) -> None:
@@ -210,6 +211,7 @@ def test_slow_reader_is_disconnected_and_read_on(
 # ── Limits of reading on ─────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_seventeenth_call_is_cut_and_charged_whole(
     daemon: TestedDaemon, provider: HeldProvider, app: str
 ) -> None:

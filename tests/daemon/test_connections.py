@@ -91,6 +91,7 @@ def test_the_oldest_idle_connection_of_a_peer_is_closed_for_a_new_one(
     assert [ask(each) for each in others] == [200] * OF_PEER
 
 
+@pytest.mark.long
 def test_many_idle_connections_do_not_keep_a_new_one_out(
     daemon: TestedDaemon, opened: list[socket.socket]
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_slow_request_without_a_token_keeps_no_place(
         assert ask(new) == 200
 
 
+@pytest.mark.long
 def test_a_connection_without_a_tls_handshake_takes_a_place(
     running_emulator: Emulator, tmp_path: Path, opened: list[socket.socket]
 ) -> None:

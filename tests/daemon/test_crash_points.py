@@ -224,6 +224,7 @@ def _linked(path: Path) -> None:
     ],
     ids=["missing", "other boot", "other node", "link", "empty", "damaged", "cut"],
 )
+@pytest.mark.long
 def test_without_the_nodes_own_file_of_this_boot_a_call_is_charged_at_its_bound(
     tmp_path: Path, daemons: CrashingDaemons, provider: ScriptedProvider, change: Any
 ) -> None:
@@ -269,6 +270,7 @@ def test_a_daemon_without_an_audit_log_marks_nothing(
     assert home.audited == []
 
 
+@pytest.mark.long
 def test_a_call_of_several_attempts_has_one_row(
     home: KilledHome, daemons: CrashingDaemons, provider: ScriptedProvider
 ) -> None:
@@ -285,6 +287,7 @@ def test_a_call_of_several_attempts_has_one_row(
     assert (row.attempts, row.outcome) == (2, "ok")
 
 
+@pytest.mark.long
 def test_marks_do_not_pile_up(
     home: KilledHome, daemons: CrashingDaemons, provider: ScriptedProvider
 ) -> None:

@@ -75,6 +75,7 @@ def test_request_is_accepted_with_four_markers_of_its_own(
 @pytest.mark.parametrize("provider", ["anthropic", "minimax/anthropic"])
 @pytest.mark.parametrize("marked", range(5))
 @pytest.mark.anyio
+@pytest.mark.long
 async def test_no_marker_is_added_to_a_request_that_has_some(
     marked: int, provider: str, holder: str, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_no_call_reads_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> Non
         (b'"' * 4 * MEGA, "the request has more than 500,000 JSON"),
     ],
 )
+@pytest.mark.long
 def test_bodies_of_too_many_values_are_refused(body: Any, reason: str) -> None:
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     with pytest.raises(TooLarge, match=reason) as refused:

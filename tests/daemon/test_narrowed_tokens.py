@@ -459,6 +459,7 @@ def streaming(caller: NarrowedApp) -> Iterator[Iterator[str]]:
 
 
 @pytest.mark.parametrize("end", ["app", "parent", "token"])
+@pytest.mark.long
 def test_revoked_token_ends_those_below_it_with_their_streams(
     end: str, slow_emulator: Emulator, tmp_path: Path
 ) -> None:

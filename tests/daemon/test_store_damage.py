@@ -206,6 +206,7 @@ def daemon(emu: Emulator, tmp_path: Path) -> Iterator[TestedDaemon]:
 
 
 @pytest.mark.parametrize("damage", [delete, replace])
+@pytest.mark.long
 def test_calls_get_503_and_readyz_says_why(
     daemon: TestedDaemon, emu: Emulator, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:

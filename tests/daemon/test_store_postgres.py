@@ -451,6 +451,7 @@ async def test_two_nodes_bill_one_entry_at_once(postgres_place: PostgresPlace) -
 
 
 @in_event_loop
+@pytest.mark.long
 async def test_a_node_that_stops_while_it_sweeps_holds_up_no_other(
     postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

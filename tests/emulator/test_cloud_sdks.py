@@ -333,6 +333,7 @@ JUDGES: dict[str, tuple[Callable[[str, str, bool], list[Said]], str]] = {
 
 @each_row("name", list(JUDGES))
 @each_row("stream", [False, True])
+@pytest.mark.long
 def test_tool_loop_reads_the_cache_at_turn_two(emu: Emulator, name: str, stream: bool) -> None:
     emu.reset()
     judge, model = JUDGES[name]

@@ -80,6 +80,7 @@ async def fan_out(emu: Emulator, provider: str, *, warm: bool) -> None:
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
+@pytest.mark.long
 def test_calls_at_once_read_nothing(
     emu: Emulator, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_latency_decides_what_overlaps() -> None:
     assert [bool(read) for read in reads] == [False, False, True]
 
 
+@pytest.mark.long
 def test_stream_is_readable_when_it_begins() -> None:
     """Anthropic's entries can be read while the response is still streamed, OpenAI's after it."""
     options = EmulatorOptions(latency=Latency(first=0.0, pace=0.2))

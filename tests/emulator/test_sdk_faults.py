@@ -201,6 +201,7 @@ def test_sdk_outcome(
 
 
 @pytest.mark.parametrize("fault", ["rate-limit", "529", "reset"])
+@pytest.mark.long
 def test_retry_succeeds(emu: Emulator, fault: str) -> None:
     """The header would fail every try; a rule fails the first."""
     rule = f"faults: [{{fault: '{fault}', nth: 1}}]"

@@ -82,6 +82,7 @@ def test_short_conversation_is_not_a_miss_in_the_journal(emu: Emulator) -> None:
     assert last["verdict"]["sentence"].startswith(sentence)
 
 
+@pytest.mark.long
 def test_reasoning_without_a_summary_streams_no_part_of_one(emu: Emulator) -> None:
     with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
         stream = client.responses.create(model="gpt-6.1-sol", input="Hello", stream=True)
@@ -328,6 +329,7 @@ def start(*args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_command_serves_until_interrupted(tmp_path: Path) -> None:
     faults = tmp_path / "faults.yaml"
     faults.write_text("faults: [{fault: '529', nth: 1}]")
@@ -364,6 +366,7 @@ def test_bad_port_is_a_usage_error(port: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["http://emulator", "emulator:80"])
+@pytest.mark.long
 def test_bad_allowed_host_is_a_usage_error(name: str) -> None:
     with start("--allow-host", name) as child:
         assert child.wait(PATIENCE) == 2

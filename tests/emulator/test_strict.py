@@ -442,6 +442,7 @@ def test_version_header_is_required_and_matters() -> None:
         assert refused.param == param
 
 
+@pytest.mark.long
 def test_body_may_have_32_mb() -> None:
     error = check("anthropic", claude(message_of("user", text("x" * 32 * 1024 * 1024))))
     assert isinstance(error, errors.TooLarge)
@@ -1059,6 +1060,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name, bodies", BODIES)
+@pytest.mark.long
 def test_malformed_request_never_raises(name: str, bodies: list[Any]) -> None:
     """A provider error or none; never an exception."""
     for mutant in (mutant for body in (PLAIN[name], *bodies) for mutant in mutants(body)):

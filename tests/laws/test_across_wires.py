@@ -171,6 +171,7 @@ def test_common_features_survive_and_the_rest_gives_notices(call: Call) -> None:
 
 
 @given(call=calls_without_failures)
+@pytest.mark.long
 def test_law_6_a_request_has_no_field_of_the_wire_before(call: Call) -> None:
     check_rows(
         ((f"{first} → {second}", (call, WIRES[first], WIRES[second])) for first, second in PAIRS),

@@ -402,6 +402,7 @@ async def test_a_transaction_ends_with_its_caller_where_the_server_hangs(
 
 
 @in_event_loop
+@pytest.mark.long
 async def test_a_lane_with_patience_fails_all_who_wait_for_a_server_that_hangs(
     postgres_server: PostgresServer, database_url: str
 ) -> None:

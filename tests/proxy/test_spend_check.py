@@ -258,6 +258,7 @@ def test_errors_of_the_provider_cost_nothing(emu: Emulator) -> None:
         assert limit.spent_usd == limit.held_usd == 0
 
 
+@pytest.mark.long
 def test_a_stream_that_is_left_counts(emu: Emulator) -> None:
     with limited(emu, "5") as run:
         url = urlsplit(run.proxy.url_of("anthropic"))

@@ -222,6 +222,7 @@ def test_report_without_calls_says_so() -> None:
 
 
 @needs_chromium
+@pytest.mark.long
 def test_break_appears_while_the_page_is_open(emu: Emulator, chromium: Chromium) -> None:
     with watching(emu) as watched, chromium.open(watched.url()) as tab:
         expect(tab.page.get_by_text("Calls appear here when they have ended.")).to_be_visible()

@@ -169,6 +169,7 @@ def test_a_project_may_have_an_emulator_of_its_own(project: pytest.Pytester) -> 
 
 
 @pytest.mark.usefixtures("more_faults")
+@pytest.mark.long
 def test_a_stream_that_is_left_open_is_no_call_of_the_next_test(
     project: pytest.Pytester, emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

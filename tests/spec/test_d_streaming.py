@@ -163,6 +163,7 @@ def test_cancel_as_a_notification_ends_a_call_that_is_not_streamed(
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.long
 def test_d7_a_timeout(rpc: RpcClient, provider: StreamingProvider, stream: bool) -> None:
     """D7: -32008, and the call at the provider is cancelled."""
     response = rpc.send(complete("silence", stream=stream, timeout_ms=1000))

@@ -348,6 +348,7 @@ def check_split(case: WireCase, call: Call, rendered: Rendered) -> None:
 
 @every_wire
 @given(data=st.data(), tools=some.tools, blocks=some.blocks)
+@pytest.mark.long
 def test_law_11_parsed_request_equals_the_call(
     case: WireCase, data: st.DataObject, tools: tuple[Tool, ...], blocks: tuple[Any, ...]
 ) -> None:
@@ -525,6 +526,7 @@ def test_law_7_a_block_of_converse_may_be_empty_or_blank(part: Part) -> None:
 
 @every_wire
 @given(data=st.data())
+@pytest.mark.long
 def test_law_12_stream_events_do_not_depend_on_chunking(
     case: WireCase, data: st.DataObject
 ) -> None:

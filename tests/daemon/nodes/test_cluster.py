@@ -118,6 +118,7 @@ def running(started: Running) -> Running:
     return started
 
 
+@pytest.mark.long
 def test_every_sdk_is_served_by_every_node(running: Running) -> None:
     sql = (
         "SELECT nodes.name, count(*) FROM entries JOIN nodes ON nodes.id = entries.node GROUP BY 1"
@@ -177,6 +178,7 @@ def hanging_calls(running: Running, url: str) -> list[Callable[[], object]]:
     ]
 
 
+@pytest.mark.long
 def test_callers_of_killed_nodes_can_retry_and_the_ledger_settles(running: Running) -> None:
     nodes = [node.name for node in running.cluster.nodes]
     with running.cluster.balancer(relay=True) as url, ThreadPoolExecutor(9) as threads:
@@ -241,6 +243,7 @@ def test_a_revoked_token_ends_its_streams_on_other_nodes(running: Running) -> No
     running.cluster.tokens["revoked"] = first.rpc("admin.apps.add", {"app": "revoked"})["token"]
 
 
+@pytest.mark.long
 def test_stored_objects_belong_to_their_app_on_every_node(running: Running) -> None:
     first, second, third = running.cluster.nodes
     opened = contextlib.ExitStack()

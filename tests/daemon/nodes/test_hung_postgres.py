@@ -40,6 +40,7 @@ def request(node: TestedDaemon, method: str, path: str, **options: Any) -> httpx
         return client.request(method, path, **options)
 
 
+@pytest.mark.long
 def test_first_reads_of_handles_are_503_in_the_format_of_the_caller(
     node: TestedDaemon, postgres_server: PostgresServer
 ) -> None:
@@ -68,6 +69,7 @@ def test_first_reads_of_handles_are_503_in_the_format_of_the_caller(
     )
 
 
+@pytest.mark.long
 def test_first_reads_of_spend_are_refused(
     node: TestedDaemon, postgres_server: PostgresServer
 ) -> None:

@@ -102,6 +102,7 @@ def test_first_visit_of_every_page(chromium: Chromium, daemon: TestedDaemon, adm
     assert problems == []
 
 
+@pytest.mark.long
 def test_hostile_names_are_text(chromium: Chromium, daemon: TestedDaemon, admin: Tab) -> None:
     since, until = (iso_time(time.time() - days * DAY) for days in (3.1, 2.9))
     problems: list[Any] = []
@@ -124,6 +125,7 @@ def test_hostile_names_are_text(chromium: Chromium, daemon: TestedDaemon, admin:
     assert not [*filter(None, problems), *admin.problems]
 
 
+@pytest.mark.long
 def test_filters_stay_in_the_address(chromium: Chromium, daemon: TestedDaemon, admin: Tab) -> None:
     page = admin.visit(f"{daemon.url}/ui/blocks")
     page.get_by_role("link", name="Month").click()
@@ -196,6 +198,7 @@ def test_tables_are_lists_on_a_telephone(
     assert not admin.problems
 
 
+@pytest.mark.long
 def test_keyboard_reaches_everything(chromium: Chromium, daemon: TestedDaemon, admin: Tab) -> None:
     problems = []
     for path in ("?range=hour", "/login", f"/apps/{APP}"):

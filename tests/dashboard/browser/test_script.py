@@ -75,6 +75,7 @@ def served(running_pages: ServedPages) -> ServedPages:
     return running_pages
 
 
+@pytest.mark.long
 def test_an_update_keeps_the_focus_and_what_is_open(
     chromium: Chromium, tab: Tab, served: ServedPages
 ) -> None:

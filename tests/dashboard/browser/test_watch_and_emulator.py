@@ -34,6 +34,7 @@ def root(request: pytest.FixtureRequest, hosts: Hosts) -> str:
     return address
 
 
+@pytest.mark.long
 def test_first_visit_of_every_page(chromium: Chromium, root: str, tab: Tab) -> None:
     """The overview of the emulator has forms, and the conversation of a program the text around a
     break; the other pages are those of the daemon."""
@@ -65,6 +66,7 @@ def test_break_leads_to_both_texts(chromium: Chromium, root: str, tab: Tab) -> N
     assert not tab.problems
 
 
+@pytest.mark.long
 def test_call_appears_while_the_page_is_open(
     chromium: Chromium, hosts: Hosts, root: str, tab: Tab
 ) -> None:
@@ -78,6 +80,7 @@ def test_call_appears_while_the_page_is_open(
     assert not tab.problems
 
 
+@pytest.mark.long
 def test_update_waits_while_the_button_is_down(
     chromium: Chromium, hosts: Hosts, root: str, tab: Tab
 ) -> None:
