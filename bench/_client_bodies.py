@@ -94,20 +94,18 @@ def _merged(messages: list[Json]) -> list[Json]:
 
 
 def _chat(parts: bool) -> Json:
-    def content(text: str) -> list[Json] | str:
-        return [_text(text)] if parts else text
-
+    """A lone text is a string in both."""
     system = "developer" if parts else "system"
-    messages: list[Json] = [{"role": system, "content": content(SYSTEM)}]
+    messages: list[Json] = [{"role": system, "content": SYSTEM}]
     for role, text, call in script():
         if role == "tool":
-            messages.append({"role": "tool", "tool_call_id": call, "content": content(text)})
+            messages.append({"role": "tool", "tool_call_id": call, "content": text})
         elif call:
             function = {"name": tool_of(call), "arguments": json.dumps(arguments(call))}
             calls = [{"id": call, "type": "function", "function": function}]
-            messages.append({"role": "assistant", "content": content(text), "tool_calls": calls})
+            messages.append({"role": "assistant", "content": text, "tool_calls": calls})
         else:
-            messages.append({"role": role, "content": content(text)})
+            messages.append({"role": role, "content": text})
     functions = [
         {"name": name, "description": about, "parameters": SCHEMA} for name, about in TOOLS
     ]
