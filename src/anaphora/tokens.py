@@ -26,7 +26,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from anaphora.catalog import Profile, tool_overhead
+from anaphora.catalog import Profile
+from anaphora.catalog.prices import tool_overhead
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
 from anaphora.rendered.media import LONG, NOT_TEXT, Odd, Size, not_text, with_definitions
 

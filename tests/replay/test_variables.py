@@ -14,8 +14,8 @@ from blake3 import blake3
 from support.tables import each_row
 
 from anaphora.errors import NoFixture
-from anaphora.replay import Fixture, FixtureStore, Player
-from anaphora.replay.fixture import FixturePiece
+from anaphora.replay import FixtureStore, Player
+from anaphora.replay.fixture import Fixture, FixturePiece
 from anaphora.replay.integrity import check_folder
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Recording

@@ -25,11 +25,10 @@ from anaphora.values import (
     Tool,
     ToolResult,
     Usage,
-    Value,
     from_json,
     to_json,
 )
-from anaphora.values.fields import FrozenDict
+from anaphora.values.fields import FrozenDict, Value
 
 
 def every_class(base: type = Value) -> Iterator[type[msgspec.Struct]]:

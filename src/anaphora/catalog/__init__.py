@@ -22,14 +22,18 @@ import re
 from anaphora.errors import InvalidRequest
 from anaphora.yaml_values import nearest
 
-from .cache_rules import CacheParam, CacheRules, Lifetime, LookbackUnit, Mechanism, Moment
-from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider
-from .load import SHIPPED, Catalog, Overflow, decode, error_kind, overflow_of
-from .names import MAKERS, maker_of
-from .price_data import PRICE_SLOT, PriceRows, decode_prices
-from .prices import Price, Rates, tool_overhead
+from .cache_rules import CacheRules
+from .dialects import Dialect, Dialects
+from .load import SHIPPED, Catalog
+from .load import decode as decode
+from .names import MAKERS
+from .names import maker_of as maker_of
+from .prices import Price
 from .pricing import price
-from .values import Effort, Family, Feature, Figure, Profile
+from .values import Effort as Effort
+from .values import Feature as Feature
+from .values import Figure as Figure
+from .values import Profile
 
 
 def shipped() -> Catalog:
@@ -211,50 +215,16 @@ def models_date(provider: str) -> datetime.date:
 
 
 __all__ = [
-    "PRICE_SLOT",
-    "CacheParam",
     "CacheRules",
     "Catalog",
     "Dialect",
-    "Dialects",
-    "Effort",
-    "Family",
-    "Feature",
-    "Figure",
-    "Lifetime",
-    "LookbackUnit",
-    "Mechanism",
-    "Moment",
-    "Overflow",
-    "ParamPlace",
     "Price",
-    "PriceRows",
     "Profile",
-    "Rates",
-    "decode",
-    "decode_dialects",
-    "decode_prices",
     "default_model",
-    "default_model_row",
     "dialects",
-    "error_kind",
-    "is_maker",
-    "is_misspelled",
-    "is_self_named",
-    "known_model",
-    "maker_of",
-    "may_serve",
     "models",
-    "models_date",
-    "otel_provider",
-    "overflow_of",
     "price",
-    "price_table_date",
     "profile",
-    "provider_named",
     "rules",
-    "serves_own_only",
     "shipped",
-    "similar_model",
-    "tool_overhead",
 ]

@@ -15,16 +15,9 @@ import functools
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from anaphora.values import (
-    AnyTool,
-    Conversation,
-    Extras,
-    MessageLike,
-    SegmentRole,
-    Value,
-)
+from anaphora.values import AnyTool, Conversation, Extras, MessageLike, SegmentRole
 from anaphora.values.conversation import Segment
-from anaphora.values.fields import check_fields
+from anaphora.values.fields import Value, check_fields
 
 from .blocks import Continuation, Params, PromptBlock, PromptCachePlan
 from .views import PromptViews

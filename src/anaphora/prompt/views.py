@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from anaphora.values import Conversation, Message, SegmentRole, Value
+from anaphora.values import Conversation, Message, SegmentRole
 from anaphora.values.conversation import Segment
+from anaphora.values.fields import Value
 
 from .blocks import Continuation, PromptBlock, ResponsesRequestOptions
 

@@ -15,9 +15,10 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache import PrefixIndex
 from anaphora.cache.cold import ColdPrefix, cold_call, still_used
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.sent_call import may_be_cached
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import (

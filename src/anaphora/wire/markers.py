@@ -11,7 +11,8 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.prompt import MarkRequest, PromptBlock, PromptCachePlan
 from anaphora.rendered import ChunkRun, Mark
-from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl
+from anaphora.values.stability import nearest_ttl
 
 from .reading import Members, decode_members
 

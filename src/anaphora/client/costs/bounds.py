@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from anaphora.catalog import PRICE_SLOT, Price, Rates
+from anaphora.catalog import Price
 from anaphora.catalog.api_limits import ModelBounds, server_tool_of
-from anaphora.catalog.prices import EXACT
+from anaphora.catalog.price_data import PRICE_SLOT
+from anaphora.catalog.prices import EXACT, Rates
 from anaphora.client.target import Target, find_price
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Ttl

@@ -11,8 +11,9 @@ import time
 from collections import OrderedDict
 from decimal import Decimal
 
-from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache import PrefixIndex
 from anaphora.cache.cold import ColdPasses, refusal
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.sent_call import SentCall
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.target import Target

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from anaphora import wire
 from anaphora import wire as wires
-from anaphora.cache import CallHints
-from anaphora.cache.compared_prompt import block_hashes
+from anaphora.cache.compared_prompt import CallHints, block_hashes
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.canonical import string
 from anaphora.catalog import Profile

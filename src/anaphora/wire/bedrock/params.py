@@ -14,7 +14,8 @@ from msgspec import Raw
 
 from anaphora import catalog
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Family, Feature, Profile
+from anaphora.catalog import Feature, Profile
+from anaphora.catalog.values import Family
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Envelope

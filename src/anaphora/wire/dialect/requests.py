@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Dialect, ParamPlace
+from anaphora.catalog import Dialect
+from anaphora.catalog.dialects import ParamPlace
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
