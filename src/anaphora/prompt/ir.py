@@ -13,19 +13,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 from anaphora.values import AnyTool, Conversation, Extras, MessageLike, SegmentRole
 from anaphora.values.conversation import Segment
-from anaphora.values.fields import Value, check_fields
+from anaphora.values.fields import Value
 
 from .blocks import Continuation, Params, PromptBlock, PromptCachePlan
 from .views import PromptViews
 
-_TOOLS = frozenset(get_args(AnyTool))
-
-
-_SEGMENTS = frozenset({Segment})
 _USUAL_CACHE = PromptCachePlan()
 
 
@@ -42,23 +38,6 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
     """The position of the volatile tail; at the head it invalidates automatic prefix caches."""
     dynamic_position: Literal["before", "tail"] = "before"
     """Dynamic context before the conversation, or after it if that costs less."""
-
-    def __post_init__(self) -> None:
-        # As in `Segment`.
-        segments = self.segments
-        state: str = self.state_position
-        dynamic: str = self.dynamic_position
-        if (
-            type(segments) is not tuple
-            or not _SEGMENTS.issuperset(map(type, segments))
-            or type(self.system_text) is not str
-            or self.system_blocks != ()
-            or type(self.cache) is not PromptCachePlan
-            or self.continuation is not None
-            or not (type(state) is type(dynamic) is str)
-            or (state, dynamic) != ("tail", "before")
-        ):
-            check_fields(self)
 
     @classmethod
     def chat(
@@ -148,19 +127,6 @@ class Call(Value, frozen=True, kw_only=True):
     params: Params = Params()
     extras: Extras | None = None
     """Other request fields: wire name -> JSON object text."""
-
-    def __post_init__(self) -> None:
-        # As in `Segment`.
-        tools = self.tools
-        if (
-            type(self.ir) is not PromptIR
-            or type(self.params) is not Params
-            or type(self.model) is not str
-            or type(tools) is not tuple
-            or not _TOOLS.issuperset(map(type, tools))
-            or self.extras is not None
-        ):
-            check_fields(self)
 
 
 #: The roles are declared in the order of `body_chat`.
