@@ -82,14 +82,19 @@ class Counts:
         self._bills = rendered.bills if bills is None else bills
         self._per_token = rendered.bytes_per_token
         # The output schema is a parameter, and is billed like a part of the prompt.
-        params = rendered.envelope.cache_params
-        text = sum(len(value) for name, value in params if name == "output_format")
-        has_tools = any(run.section == "tools" for run in rendered.runs)
-        chunks, other = 0, tool_overhead(rendered.wire) if has_tools else 0
+        chunks = text = other = 0
+        for name, value in rendered.envelope.cache_params:
+            if name == "output_format":
+                text += len(value)
+        has_deferred = False
+        for run in rendered.runs:
+            has_deferred |= run.deferred != ()
+            if run.section == "tools":
+                other = tool_overhead(rendered.wire)
         self._rows: list[_Row] = []
         for run in rendered.runs:
             odd = _examined(run.log, run.count)
-            if any(each.deferred for each in rendered.runs):
+            if has_deferred:
                 odd = with_definitions(odd, run.log, run.count, rendered.runs)
             row = chunks, text + len(run.lead), other, run.log.ends, odd
             self._rows.append(row)
