@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import random
 import tracemalloc
@@ -13,14 +14,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from support import traces
-from support.exchanges import needs_exchanges, records
+from support.exchanges import FILE, needs_exchanges, records
 from support.growing_bodies import PATHS, Body, attempt, conversations
 from support.hostile import BODIES, mutated
 from support.mutations import RICH
 
 from anaphora import catalog, errors, wire
 from anaphora.prompt import Call
-from anaphora.rendered import Plan
+from anaphora.rendered import Mark, Plan
 from anaphora.wire.known_requests import KnownRequests
 from anaphora.wire.reading import DECODE_ERRORS, decode_elements, decode_members
 
@@ -82,13 +83,112 @@ def test_body_is_read_as_if_it_were_the_first(name: str, conversation: list[Body
 @pytest.mark.parametrize("name", sorted(wire.WIRES))
 @needs_exchanges
 def test_recorded_requests_are_read_as_if_each_were_the_first(name: str) -> None:
+    """Each turn of each conversation, also in the dialect of its host."""
     requests, found = KnownRequests(1 << 24), 0
-    for record in records(name):
+    for record in [*records(name), *clouds(name)]:
         row = catalog.dialects().at_host(record["host"], name, record["path"])
-        names = {name} if row is None else {name, row.name}
-        for one in names:
+        for one in {name} if row is None else {name, row.name}:
             for body in turns(record["request"].encode(), name):
                 found += known(requests, body, one, record["path"]) > 0
     assert found > 100, found
 
 
+def clouds(name: str) -> list[dict[str, Any]]:
+    with gzip.open(FILE.with_name("clouds.jsonl.gz"), "rt", encoding="utf-8") as lines:
+        return [row for row in map(json.loads, lines) if row["wire"] in (name, f"{name}_converse")]
+
+
+@pytest.mark.parametrize("file", ["claude_code", "gemini_cli", "inspect_openai", "pi_claude"])
+@pytest.mark.skipif(traces.missing() is not None, reason=str(traces.missing()))
+def test_traces_are_read_as_if_each_request_were_the_first(file: str) -> None:
+    """Turn by turn, with a marker at the end that moves."""
+    requests, found = KnownRequests(1 << 26), 0
+    for trace in traces.traces(file)[:8]:
+        for sent in (*trace.sent[:12], *trace.sent[12:][-4:]):
+            rendered = sent.rendered
+            marks = tuple(Mark(rendered.cacheable - 1, ttl) for ttl in list(rendered.markers)[:1])
+            body = b"".join(wire.get(rendered.wire).assemble(rendered, Plan(marks=marks)).body)
+            found += known(requests, body, rendered.wire, PATHS[rendered.wire]) > 0
+    assert found > 3, found
+
+
+# ── Hostile bodies ────────────────────────────────────────────────────────────────────────────────
+
+HOSTILE = {
+    "anthropic": ("/v1/messages", "/minimax/anthropic/v1/messages"),
+    "openai_chat": ("/v1/chat/completions", "/deepseek/v1/chat/completions"),
+    "openai_responses": ("/v1/responses",),
+    "gemini": ("/v1beta/models/gemini-2.5-flash:generateContent",),
+    "bedrock": ("/model/m/converse",),
+}
+_BODIES = {path: body for method, path, body in BODIES if method == "POST"}
+_NAMES = {"/minimax/anthropic/v1/messages": "minimax/anthropic"}
+_NAMES |= {"/deepseek/v1/chat/completions": "deepseek"}
+#: Members at the end of a body: most are given twice, or belong to another wire.
+_MORE = (
+    '"messages":[]', '"input":[]', '"contents":[]', '"input":"x"', '"contents":{"parts":[]}',
+    '"model":"m"', '"mod\\u0065l":"m"', '"instructions":"x"', '"instructions":null', '"system":"x"',
+    '"previous_response_id":"r"', '"tools":[]', '"system_instruction":{"parts":[{"text":"x"}]}',
+    '"prompt_cache_options":{"mode":"explicit","ttl":"12h"}', '"x":{"a":1,"a":2}', '"":-0', '"n":1E400',
+    '"cache_control":{"type":"ephemeral"}', '"x":"\\ud800"', '"\\ud800":1', '"x":' + "[" * 2000 + "]" * 2000,
+)  # fmt: skip
+#: Messages, which only some of the wires take.
+_MESSAGES = (
+    '{"role":"function","name":"f","content":"x"}', '{"role":"system","content":"x"}', '{"role":"user"}',
+    '{"role":"user","content":"a","content":"b"}', '{"role":"user","role":"assistant","content":"x"}',
+    '{"role":"user","parts":[{"functionResponse":{"name":"look","response":{"output":"x"}}}]}',
+    '{"role":"model","parts":[{"functionCall":{"name":"look","args":{}}}]}', '{"role":"user","parts":{}}',
+    '{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{}"}}',
+    '{"role":"user","content":[{"type":"text","text":"x","cache_control":{"type":"ephemeral","ttl":"1h"}}]}',
+    '{"role":"user","content":[{"cachePoint":{"type":"default"}},{"text":"x"},{"cachePoint":{"type":"default"}}]}',
+    '{"role":"user","content":[{"type":"input_text","text":"x","prompt_cache_breakpoint":{"mode":"explicit"}}]}',
+    '{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"tool_result","tool_use_id":"b"}]}]}',
+    '{"type":"reasoning","summary":[]}', '{"type":"message","role":"assistant","content":"x"}', '{"id":"x"}', '7', '',
+    '{"type":"function_call_output","call_id":"c","output":[]}', '{"role":"assistant","content":[{"text":"x"}]}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [path for paths in HOSTILE.values() for path in paths])
+def test_hostile_bodies_are_read_as_if_each_were_the_first(path: str) -> None:
+    """A conversation goes on with messages and fields that are wrong in some way."""
+    base = next(name for name, paths in HOSTILE.items() if path in paths)
+    name, field = _NAMES.get(path, base), LISTS.get(base, "messages")
+    drawn, found, refused = random.Random(path), 0, 0
+    for _ in range(120):
+        requests = KnownRequests(1 << 24)
+        valid = drawn.choice([RICH[base], *(_BODIES[each] for each in {path} & _BODIES.keys())])
+        messages = [json.dumps(each) for each in valid[field] * drawn.choice((1, 2))]
+        members = [f'"{key}":{json.dumps(each)}' for key, each in valid.items() if key != field]
+        split = drawn.randrange(len(members) + 1)
+        head, tail = members[:split], members[split:]
+        for turn in range(5):
+            more, last = ([], tail) if turn == 0 else _wrong(drawn, valid, field, tail)
+            listed = f'"{field}":[{", ".join(messages + more)}]'
+            data = padded(f"{{{','.join([*head, listed, *last])}}}".encode())
+            was_known = requests.find(data, name, "app").known
+            count = known(requests, data, name, path)
+            found += was_known > 0
+            refused += count < was_known
+            if count:
+                messages += more
+    assert found > 300, found
+    assert refused > 20, refused
+
+
+def _wrong(
+    drawn: random.Random, valid: dict[str, Any], field: str, tail: list[str]
+) -> tuple[list[str], list[str]]:
+    """More messages, and the members after them."""
+    more = drawn.choices(_MESSAGES, k=drawn.choice((0, 1, 1, 2)))
+    try:
+        wrong = {key: bytes(raw).decode() for key, raw in decode_members(mutated(drawn, valid)).items()}
+    except DECODE_ERRORS:
+        return more, tail
+    listed = wrong.pop(field, "")
+    if listed[:1] == "[" and drawn.random() < 0.5:
+        more.append(listed[1:-1])
+    if drawn.random() < 0.3:
+        tail = [f'"{key}":{raw}' for key, raw in wrong.items()]
+    if drawn.random() < 0.4:
+        tail = [*tail, drawn.choice(_MORE)]
+    return more, tail
