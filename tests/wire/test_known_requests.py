@@ -7,7 +7,7 @@ import gzip
 import json
 import random
 import tracemalloc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -181,7 +181,9 @@ def _wrong(
     """More messages, and the members after them."""
     more = drawn.choices(_MESSAGES, k=drawn.choice((0, 1, 1, 2)))
     try:
-        wrong = {key: bytes(raw).decode() for key, raw in decode_members(mutated(drawn, valid)).items()}
+        wrong = {
+            key: bytes(raw).decode() for key, raw in decode_members(mutated(drawn, valid)).items()
+        }
     except DECODE_ERRORS:
         return more, tail
     listed = wrong.pop(field, "")
@@ -192,3 +194,123 @@ def _wrong(
     if drawn.random() < 0.4:
         tail = [*tail, drawn.choice(_MORE)]
     return more, tail
+
+
+# ── What is known, and what is kept ───────────────────────────────────────────────────────────────
+
+
+def chat(*texts: str, at: int = -1, **fields: Any) -> bytes:
+    """Messages of the user and the assistant in turn, each of a thousand texts; one is marked."""
+    messages: list[dict[str, Any]] = [
+        {
+            "role": ("user", "assistant")[each % 2],
+            "content": [{"type": "text", "text": text * 1000}],
+        }
+        for each, text in enumerate(texts)
+    ]
+    if at >= 0:
+        messages[at]["content"][0]["cache_control"] = {"type": "ephemeral"}
+    return json.dumps({"model": "m", "max_tokens": 9, "messages": messages, **fields}).encode()
+
+
+def test_messages_of_the_turn_before_are_known() -> None:
+    requests = KnownRequests(1 << 24)
+
+    def count(body: bytes, scope: str = "app") -> int:
+        return known(requests, body, "anthropic", scope=scope)
+
+    assert count(chat("a", "b", "c")) == 0
+    assert count(chat("a", "b", "c", "d", "e")) == 3
+    assert count(chat("a", "b", "c", "d", "e"), "other") == 0, "another scope"
+    assert known(requests, chat("a", "b", "c", "d", "e"), "minimax/anthropic") == 0, "another wire"
+    assert count(chat("a", "b", "c", "d", "e")) == 5, "sent again"
+    assert count(chat("a", "b", "c", "d", "e", top_k=1, system="s")) == 5, (
+        "other members at the end"
+    )
+    assert count(chat("a", "b", "c", "d", "f", "g", "h")) == 3, "another branch"
+    assert count(chat("a", "b", "c", "d", "e", "f", "g")) == 3, "the branch before"
+    assert count(chat("a", "b", "c", "d")) == 3, "the assistant's message is read again"
+    assert count(chat("a", "x", "c")) == 1
+    assert count(chat("x", "b", "c", "d", "e")) == 0
+
+
+def test_programs_move_their_markers() -> None:
+    requests, texts = KnownRequests(1 << 24), list("abc")
+    known(requests, chat(*texts, at=2), "anthropic")
+    for count in range(3, 30, 2):
+        texts += "de"
+        assert known(requests, chat(*texts, at=count + 1), "anthropic") == count - 2
+        assert len(requests) == 1
+
+
+def test_known_messages_are_the_same_objects() -> None:
+    """A render log goes on with them."""
+    requests, codec = KnownRequests(1 << 24), wire.get("anthropic")
+    profile = catalog.profile("anthropic", "claude-sonnet-4-5")
+    first = requests.read(chat("a", "b", "c"), "anthropic")
+    second = requests.read(chat("a", "b", "c", "d", "e"), "anthropic")
+    before, after = (call.ir.segments[0].messages for call in (first, second))
+    assert all(one is other for one, other in zip(before, after, strict=False))
+    logs = [codec.render(first, profile)]
+    logs.append(codec.render(second, profile, logs[0]))
+    assert logs[1].runs[-1].log is logs[0].runs[-1].log
+
+
+def test_check_sees_the_body_without_known_messages() -> None:
+    requests, seen = KnownRequests(1 << 24), list[bytes]()
+    for texts in ("abc", "abcde"):
+        requests.read(chat(*texts, system="s"), "anthropic", check=seen.append)
+    whole, rest = map(json.loads, seen)
+    assert len(whole["messages"]) == 3
+    assert [each["role"] for each in rest["messages"]] == ["assistant", "user"]
+    assert rest == {"model": 0, "max_tokens": 0, "messages": rest["messages"], "system": "s"}
+    # What is refused of the rest is refused for the whole body.
+    body = chat(*"abcdefg").replace(b'"role": "user"', b'"role": "user", "role": "user"')
+
+    def refuse(data: bytes) -> None:
+        seen.append(data)
+        if data.count(b'"role": "user", "role"'):
+            raise errors.InvalidRequest("twice", path="$")
+
+    with pytest.raises(errors.InvalidRequest, match="twice"):
+        requests.read(body, "anthropic", check=refuse)
+    assert seen[-1] == body
+
+
+@pytest.mark.parametrize(
+    ("texts", "escaped"), [("abc", False), ("aüc", False), ("a\U0001f600c", True)], ids=repr
+)
+def test_kept_requests_are_bounded_in_bytes(texts: str, escaped: bool) -> None:
+    """Of many that have nothing in common; what they take is about what is counted."""
+    limit = 2_000_000
+    requests, sizes = KnownRequests(limit), list[int]()
+    requests.read(chat("warm", "up"), "anthropic")
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            data = chat(f"{number} {texts}", "b", number=number)
+            if not escaped:
+                data = msgspec.json.encode(json.loads(data))
+            requests.read(data, "anthropic")
+            sizes.append(requests.size)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert limit * 0.9 < max(sizes) <= limit
+    assert taken < limit * 1.1
+    assert known(requests, chat(f"{number} {texts}", "b", "c", number=number), "anthropic") >= 0
+
+
+def test_eleven_thousand_calls_leave_no_more_than_the_limit() -> None:
+    limit, kept = 500_000, KnownRequests(500_000)
+    for number in range(11_000):
+        text = json.dumps(f"{number} " * 300)
+        kept.read(
+            b'{"model":"m","messages":[{"role":"user","content":%b}]}' % text.encode(),
+            "openai_chat",
+        )
+        assert kept.size <= limit
+    assert 90 < len(kept) < 120
+    long = chat("a" * 200, "b" * 200, "c")
+    assert [known(kept, long, "anthropic") for _ in range(2)] == [0, 0], "more than half of it"

@@ -50,7 +50,7 @@ _GRIDS, _STEPS = (1024, 8192, 65536), 16
 #: How many cuts are kept of a request, and how many kept requests are compared with a body.
 _CUTS, _TRIES = 4, 3
 #: What a request, a message and a part take in memory besides their text, about.
-_REQUEST_BYTES, _MESSAGE_BYTES, _PART_BYTES = 4096, 300, 250
+_REQUEST_BYTES, _MESSAGE_BYTES, _PART_BYTES = 2500, 150, 200
 
 _BLANK = b" \t\n\r"
 _MOST_BLANK = 256
