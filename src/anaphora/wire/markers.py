@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.prompt import MarkRequest, PromptBlock, PromptCachePlan
+from anaphora.prompt import MarkRequest, PartMark, PromptBlock, PromptCachePlan
 from anaphora.rendered import ChunkRun, Mark
 from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl
 from anaphora.values.stability import nearest_ttl
@@ -102,6 +102,11 @@ MARKER_PLACES = {
     ),
     "bedrock": MarkerPlaces(text=b'{"text":', member="cachePoint", is_element=True),
 }
+
+
+def marked_message(mark: MarkRequest) -> int:
+    """The number of the message that is marked in a parsed call; -1 for tools and blocks."""
+    return int(mark.message_id[1:]) if isinstance(mark, PartMark) else -1
 
 
 def resolve_marks(

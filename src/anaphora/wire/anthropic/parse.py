@@ -238,13 +238,14 @@ def _opaque(kind: str, members: Members) -> Opaque:
 
 
 @converts_errors(request_error)
-def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
-    """The call of a request; `InvalidRequest` names the field that is wrong."""
+def parse(body: bytes, path: str = "", first: int = 0) -> Call:  # noqa: ARG001
+    """The call of a request; `InvalidRequest` names the field that is wrong. With `first`, the
+    messages are those of a conversation after so many others."""
     request, unknown = _REQUEST.decode(body, "$", request_error)
     tools, tool_marks = _tools(bytes(request.tools))
     blocks, block_marks = _system(bytes(request.system))
     reader = BlockReader("$.messages[{}]", request_error)
-    conversation = _conversation(request, unknown, reader)
+    conversation = _conversation(request, unknown, reader, first)
     automatic, marker_extras = marker_of(request, unknown, "$", request_error) or (None, None)
     extras = _extras(unknown)
     if marker_extras is not None:
@@ -273,7 +274,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 
 def _conversation(
-    request: types.MessagesRequest, unknown: Unknown | None, reader: BlockReader
+    request: types.MessagesRequest, unknown: Unknown | None, reader: BlockReader, first: int
 ) -> Conversation:
     messages: list[tuple[Role, tuple[Part, ...]]] = []
     fields = unknown.take_elements("messages") if unknown is not None else _NOTHING
@@ -288,12 +289,12 @@ def _conversation(
         if isinstance(content, str):
             parts = (Text(content),)
         else:
-            reader.message = index
+            reader.message = first + index
             parts = reader.content(content, inner)
         if own is not None:
             parts += tuple(fields_part(WIRE, MESSAGE_FIELDS, own.remaining()))
         messages.append((message.role, parts))
-    return numbered(messages)
+    return numbered(messages, first)
 
 
 @MEMO.remember(SYSTEM_PROMPTS)

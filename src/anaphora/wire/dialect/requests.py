@@ -27,7 +27,7 @@ from anaphora.prompt import (
     Reasoning,
 )
 from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, ToolResult, Ttl
-from anaphora.wire.markers import DialectMarkers, take_dialect_marker
+from anaphora.wire.markers import DialectMarkers, marked_message, take_dialect_marker
 from anaphora.wire.openai import MESSAGE_KEY
 from anaphora.wire.params import PARAM_GROUPS, Param, foreign_tier_notices, merge_fields
 from anaphora.wire.reading import (
@@ -278,10 +278,11 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
     another form than the row's stays in the extras."""
     reader = _MarkReader(wire, markers)
     ir = call.ir.revised(reader.message, reader.block)
-    marks = reader.marks + [BlockMark(reader.texts[-1], ttl) for ttl in reader.on_last]
-    if not marks:
+    found = reader.marks + [BlockMark(reader.texts[-1], ttl) for ttl in reader.on_last]
+    if not found:
         return call
-    plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *marks))
+    marks = sorted((*ir.cache.marks, *found), key=marked_message)
+    plan = msgspec.structs.replace(ir.cache, marks=tuple(marks))
     return msgspec.structs.replace(call, ir=msgspec.structs.replace(ir, cache=plan))
 
 

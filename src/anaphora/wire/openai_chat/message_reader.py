@@ -340,10 +340,11 @@ class _LegacyCall(msgspec.Struct, frozen=True):
 _decode_call = msgspec.json.Decoder(_LegacyCall).decode
 
 
-def link_call(messages: list[tuple[Role, tuple[Part, ...]]]) -> str:
+def link_call(messages: list[tuple[Role, tuple[Part, ...]]], first: int) -> str:
     """The id of the call that a `function` message after these messages answers. The call, a field
-    of the last message, becomes a tool call with that id, made from its position."""
-    call_id = f"call_{max(0, len(messages) - 1)}"
+    of the last message, becomes a tool call with that id, made from its position. `first` messages
+    are before these."""
+    call_id = f"call_{max(0, first + len(messages) - 1)}"
     if messages and messages[-1][0] == "assistant":
         parts: list[Part] = []
         for part in messages[-1][1]:
