@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
 from support.failing_provider import failing_daemon
+from support.rpc_calls import audit_rows
 from support.ui import viewer
 from support.waiting import wait_until
 
@@ -141,6 +142,40 @@ def test_message_of_a_provider_is_text(show_text: bool, tmp_path: Path) -> None:
             page = ui.until("/ui/audit", shown("does not accept the operator's key"))
     assert ("my secret plan" in page) is show_text
     assert ("invalid x-api-key" in page) is show_text
+
+
+def test_first_call_names_the_fields_in_which_its_tools_differ(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    """In the header, the audit row and the dashboard."""
+    tools = [
+        {"name": name, "description": "Looks it up. " * 900, "input_schema": {"type": "object"}}
+        for name in ("look_up", "write")
+    ]
+    eager = [tool | {"eager_input_streaming": True} for tool in tools]
+    first, changed = (
+        "First call: nothing cached yet.",
+        "Not cached: tools differ from the call before: eager_input_streaming.",
+    )
+    marked = {"type": "text", "text": "Help.", "cache_control": {"type": "ephemeral"}}
+    with running_daemon(tmp_path, emu, llm=llm_yaml(emu.url)) as daemon:
+        with daemon.client() as client:
+            for offered, stream in ((tools, False), (eager, True), (tools[:1], False)):
+                body = {**MESSAGE, "system": [marked], "tools": offered, "stream": stream}
+                body["messages"] = [{"role": "user", "content": f"{len(offered)}, {stream}?"}]
+                answer = client.post("/v1/messages", json=body)
+                verdict = json.loads(answer.headers["anaphora-verdict"])
+                assert verdict["text"] == (changed if stream else first)
+        rows = audit_rows(daemon)
+        assert [(row.verdict, row.cause, row.changed) for row in rows] == [
+            ("first", None, None),
+            ("first", "changed", "eager_input_streaming"),
+            ("first", None, None),
+        ]
+        with viewer(daemon) as ui:
+            ui.log_in(daemon.token(ADMIN))
+            page = ui.until("/ui", changed)
+            assert (page.count(first), changed in ui.until("/ui/audit", changed)) == (2, True)
 
 
 def error(kind: str, message: str) -> dict[str, Any]:
