@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
 from support.failing_provider import failing_daemon
+from support.nodes import create_node_homes, running_node
 from support.rpc_calls import audit_rows
 from support.ui import viewer
 from support.waiting import wait_until
@@ -190,8 +192,27 @@ def shown(text: str) -> str:
 # ── Dollars ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_spend_shows_what_cache_misses_cost(emu: Emulator, tmp_path: Path) -> None:
-    with running_daemon(tmp_path, emu, llm=llm_yaml(emu.url)) as daemon:
+@contextmanager
+def daemon_on(store: str, folder: Path, emu: Emulator, url: str) -> Iterator[TestedDaemon]:
+    if store == "SQLite":
+        with running_daemon(folder, emu, llm=llm_yaml(emu.url)) as daemon:
+            yield daemon
+        return
+    homes, tokens = create_node_homes(folder, emu, url)
+    with running_node(homes[0], tokens) as first:
+        yield first
+    with running_node(homes[1], tokens) as second:  # whose log is elsewhere
+        for node in (first, second):
+            total = json.loads(run("spend", "--json", "--home", str(node.home)).stdout)["total"]
+            assert (total["calls"], total["lost_nano_usd"]) == (2, None)
+
+
+@pytest.mark.parametrize("store", ["SQLite", "PostgreSQL"])
+def test_spend_shows_what_cache_misses_cost(
+    emu: Emulator, tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    url = "" if store == "SQLite" else request.getfixturevalue("database_url")
+    with daemon_on(store, tmp_path, emu, url) as daemon:
         with daemon.client() as client:
             for start in ("Monday. ", "Tuesday. "):
                 rules = f"{start}{'Answer in one sentence. ' * 1500}"
