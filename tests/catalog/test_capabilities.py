@@ -67,7 +67,7 @@ def test_facts(provider: str, model: str, field: str, value: object, source: str
 
 #: provider, model, field; every value on record, the one to act on first.
 DISPUTES: list[tuple[str, str, str, tuple[object, ...]]] = [
-    ("openai", "gpt-5", "context_tokens", (272_000, 400_000)),
+    ("openai", "gpt-5.5", "context_tokens", (1_050_000, 1_000_000)),
     ("openai", "gpt-6.1-sol", "context_tokens", (922_000, 1_050_000)),
     ("anthropic", "claude-mythos-preview", "retires", (DAY(2026, 6, 30), DAY(2026, 6, 9))),
 ]
