@@ -52,6 +52,8 @@ _BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("container", "/v1/responses", {**RESPONSES, "tools": [_INTERPRETER]}),
     ("container", "/v1/responses", {**RESPONSES, "input": [_RAN, *CHAT["messages"]]}),
     ("container", "/v1/messages", {**CLAUDE, "container": "container_1"}),
+    ("container", "/v1/responses", {**RESPONSES, "tools": [{**_INTERPRETER, "container": "auto"}]}),
+    ("container", "/v1/messages", {**CLAUDE, "container": "auto"}),
     ("container", "/v1/messages", {**CLAUDE, "container": {"id": "container_1"}}),
     ("background", "/v1/responses", {**RESPONSES, "background": True}),
     ("background", "/v1/responses", {**RESPONSES, "background": True, "stream": True}),

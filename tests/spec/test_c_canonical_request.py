@@ -500,11 +500,7 @@ PARAMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("metadata", {"metadata": {"user_id": "7"}}, {"metadata": {"user_id": "7"}}),
     ("user", {"user": "8"}, {"metadata": {"user_id": "8"}}),
-    (
-        "service_tier",
-        {"service_tier": "standard_only"},
-        {"service_tier": "standard_only"},
-    ),
+    ("service_tier", {"service_tier": "standard_only"}, {"service_tier": "standard_only"}),
     ("stream", {"stream": True}, {"stream": True}),
 ]
 

@@ -178,11 +178,7 @@ async def delegating(
     transport = transport or RecordingTransport()
     with AuditLog(folder / "audit") as audit:
         service = CallService(
-            config,
-            resolve(config, environ={"KEY": KEY}),
-            Ledger(store),
-            audit,
-            transport=transport,
+            config, resolve(config, environ={"KEY": KEY}), Ledger(store), audit, transport=transport
         )
         app = app or app_of(providers=(*names, *(routes or {})))
         service.use_grants([app.grant])

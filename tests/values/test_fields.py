@@ -240,12 +240,7 @@ def test_values_that_compare_equal_are_not_given_for_each_other() -> None:
         ),
         (lambda: new(Message.user, 5), "Message.parts[0]: must be a Text, an Image,"),
         (lambda: new(Conversation, ["a"]), "messages[0]: must be a Message or a dict, not str"),
-        (
-            lambda: new(
-                Conversation,
-            ).append(5),
-            "messages[0]: must be a Message or a dict, not int",
-        ),
+        (lambda: new(Conversation).append(5), "messages[0]: must be a Message or a dict, not int"),
         (
             lambda: new(Segment.of, SegmentRole.CONVERSATION, Text("a")),
             "messages[0]: must be a Message or a dict, not Text",

@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable, Container
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -136,6 +136,9 @@ SystemSlot: TypeAlias = Literal["message", "instructions"]
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One model. Facts that no source states are `None`, or a figure that is not `verified`."""
+
+    as_sent: ClassVar[bool] = False
+    """Requests are rendered as another program wrote them (`wire.cutting`)."""
 
     provider: str
     id: str

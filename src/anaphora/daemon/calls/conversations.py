@@ -59,6 +59,8 @@ class CallMemory:
         call = RememberedCall(sent=sent, conversation="", failed=guarded)
         if guarded:
             call.uses = index.last_uses(request.rendered, scope=scope, hints=request.hints)
+        if index.find(request.rendered, scope=scope, hints=request.hints) is None:
+            call.last = index.last_call(request.rendered, scope=scope, hints=request.hints)
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)
         if not call.follow(found):
             call.conversation = secrets.token_hex(8)

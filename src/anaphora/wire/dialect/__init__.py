@@ -154,10 +154,10 @@ class DialectCodec:
         return self._codec.read_held(body)
 
     @converts_errors(request_error)
-    def parse(self, body: bytes, path: str = "") -> Call:
+    def parse(self, body: bytes, path: str = "", first: int = 0) -> Call:
         body = body_from_path(body, self.dialect, path)
         body, unsupported = separate_unsupported(body, self.dialect)
-        call = with_unsupported(self._codec.parse(body, path), self.dialect, unsupported)
+        call = with_unsupported(self._codec.parse(body, path, first), self.dialect, unsupported)
         call = own_call(decode_params(call, self.dialect), self.dialect)
         markers = self.dialect.markers
         return decode_marks(call, self.dialect.wire, markers) if markers else call

@@ -63,11 +63,11 @@ class InvokeCodec(DialectCodec):
         return _invoked(made)
 
     @converts_errors(request_error)
-    def parse(self, body: bytes, path: str = "") -> Call:
+    def parse(self, body: bytes, path: str = "", first: int = 0) -> Call:
         members = object_members(body, "$", request_error)
         if members.get(_VERSION_FIELD) == Raw(string(_VERSION)):
             del members[_VERSION_FIELD]
-        return super().parse(encode_members(_named(members, path)), "")
+        return super().parse(encode_members(_named(members, path)), "", first)
 
     def split(
         self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""

@@ -204,7 +204,7 @@ def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[StoredObje
     kind = _IDS.get(name, "response")
     for each in inner if isinstance(inner, list) else (inner,):
         id = each.get("id") if isinstance(each, dict) else each
-        if id in (None, "", "auto"):
+        if id in (None, ""):
             continue
         if not isinstance(id, str):
             yield StoredObject(kind, "", name, fields, problem=f"{name} must be an id")

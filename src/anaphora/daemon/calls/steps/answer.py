@@ -226,9 +226,14 @@ class JudgeCache(CallStep):
 
 def _takes_long(call: AppCall) -> bool:
     """Whether a large part of a prompt is compared."""
-    earlier = None if call.remembered is None else call.remembered.earlier
-    if earlier is None or call.is_large:
-        return earlier is not None
+    remembered = call.remembered
+    if remembered is None:
+        return False
+    earlier, last = remembered.earlier, remembered.last
+    if call.is_large:
+        return earlier is not None or last is not None
+    if earlier is None:
+        return last is not None and last.sent.rendered.size > LARGE
     before = earlier.call.sent.rendered
     return before.size - before.offset(min(earlier.chunks, len(before))) > LARGE
 
