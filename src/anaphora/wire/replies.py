@@ -352,13 +352,7 @@ def valid_count(tokens: int | None) -> int | None:
 
 def valid_counts(*counts: int | None) -> list[int | None]:
     """Several of them."""
-    valid: list[int | None] = []
-    for tokens in counts:
-        if tokens is not None and not 0 <= tokens <= _LARGEST_COUNT:
-            valid.append(None)
-        else:
-            valid.append(tokens)
-    return valid
+    return [valid_count(tokens) for tokens in counts]
 
 
 def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:
