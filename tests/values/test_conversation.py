@@ -60,17 +60,6 @@ def test_appending_several_and_none() -> None:
     assert first.append() == first
 
 
-def test_memo_is_shared_between_views_but_not_with_forks() -> None:
-    trunk = conversation_of("a")
-    left, right = trunk.append(Message.user("l")), trunk.append(Message.user("r"))
-    left.memo["seen"] = 1
-    assert trunk.memo == {"seen": 1}
-    assert right.memo == {}
-
-
-# ── Numbering ────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_taken_ids_are_skipped() -> None:
     """A tail of a longer conversation keeps its ids; a new message gets an unused one."""
     kept = Conversation([Message.user("e", id="m4"), Message.assistant("f", id="own")])
