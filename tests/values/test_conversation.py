@@ -60,6 +60,9 @@ def test_appending_several_and_none() -> None:
     assert first.append() == first
 
 
+# ── Numbering ────────────────────────────────────────────────────────────────────────────────────
+
+
 def test_taken_ids_are_skipped() -> None:
     """A tail of a longer conversation keeps its ids; a new message gets an unused one."""
     kept = Conversation([Message.user("e", id="m4"), Message.assistant("f", id="own")])
