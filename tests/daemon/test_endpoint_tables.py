@@ -24,7 +24,7 @@ from anaphora.daemon.endpoints.headers import (
 from anaphora.daemon.endpoints.writing import StreamBody
 from anaphora.daemon.faces import FACES, STARTS, face_at, find_route
 from anaphora.daemon.faces.face import checked_model
-from anaphora.daemon.facts.handles import references
+from anaphora.daemon.access.handles import references
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply
 

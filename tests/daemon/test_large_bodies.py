@@ -19,7 +19,7 @@ from support.waiting import PATIENCE, until
 
 from anaphora.daemon.endpoints.body import parse_object
 from anaphora.daemon.facts import strict_json as pieces
-from anaphora.daemon.facts.strict_json import decode_strict
+from anaphora.wire.strict_json import decode_strict
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.emulator.server import Emulator
 from anaphora.errors import RequestRejected, TooLarge

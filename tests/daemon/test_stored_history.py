@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support.daemon import llm_yaml, running_daemon
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
-from anaphora.daemon.facts.handles import stored_tokens
+from anaphora.daemon.access.handles import stored_tokens
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.errors import NotFound

@@ -19,7 +19,7 @@ import msgspec
 
 from anaphora import wire as wires
 from anaphora.daemon.endpoints.body import read_whole
-from anaphora.daemon.facts.handles import Reference
+from anaphora.daemon.access.handles import Reference
 from anaphora.emulator import strict
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Billing

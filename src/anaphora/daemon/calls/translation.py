@@ -184,10 +184,8 @@ def member_object(members: Members, name: str) -> Members:
 async def translate(
     planner: PlanRequest, call: AppCall, target: Target, stream: bool
 ) -> PreparedRequest:
-    work, given = planner.work, call.request
-    asked = call.parsed
-    if asked is None:
-        asked = call.parsed = await work(call, lambda: _parse(call))
+    work, given, asked = planner.work, call.request, call.call
+    assert asked is not None
     params, grant = asked.params, call.app.grant.llm
     if given is not None:
         marked = functools.partial(wire.host_marks, asked, given.wire, target.endpoint.base_wire)
@@ -243,7 +241,7 @@ def _default_limit(call: AppCall, target: Target) -> int:
     most, default = call.app.grant.llm.max_tokens, target.endpoint.config.max_tokens
     if most is None:
         return default
-    return most if call.call is None else min(default, most)
+    return most if call.request is not None else min(default, most)
 
 
 def _check(
@@ -264,22 +262,10 @@ def _check(
         check_prompt(facts, grant, decode_members(unmarked))
 
 
-def _parse(call: AppCall) -> Call:
-    if call.call is not None:
-        return call.call
-    assert call.request is not None
-    return parse_request(call.request, call.app.grant.llm)
-
-
-def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
-    """The request as a `Call`, with the output limit that its wire requires."""
-    body = request.body
-    if wire.features(request.wire).requires_max_tokens:
-        tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
-        body = fill_max_tokens(request.wire, body, request.members, tokens).body
-    else:
-        repaired = face_of(request.wire).repaired(request.members)
-        body = with_members(body, request.members, repaired)
+def parse_request(request: WireRequest) -> Call:
+    """The call of a request, with the corrections that its wire's own SDK needs."""
+    repaired = face_of(request.wire).repaired(request.members)
+    body = with_members(request.body, request.members, repaired)
     return wire.get(request.wire).parse(body, request.path)
 
 
