@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.request_facts import facts_in
 from support.tables import each_row
 
 from anaphora import catalog
@@ -18,10 +19,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptIR, Reasoning, ToolChoice
 from anaphora.rendered import Plan
 from anaphora.values import Message, Tool
-from anaphora.wire.permissions.content import read_content
 from anaphora.wire.permissions.facts import CallFacts, known_fields
-from anaphora.wire.permissions.fields import read_facts
-from anaphora.wire.reading import decode_members
 
 GEMINI_PATH = "/v1beta/models/gemini-3.1-pro:generateContent"
 CONVERSE_PATH = "/model/us.anthropic.claude-sonnet-5/converse"
@@ -40,13 +38,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 MORE = "additionalModelRequestFields"
 EVERY_WIRE = pytest.mark.parametrize("wire", BODIES)
-
-
-def facts_in(wire: str, body: bytes, path: str = "", headers: Any = ()) -> CallFacts:
-    """What a grant sees in the bytes of a request."""
-    base = wires.base_of(wire)
-    content = read_content(base, wires.get(wire).parse(body, path))
-    return read_facts(wire, decode_members(body), content, path, headers)
 
 
 def facts_of(wire: str, changes: dict[str, Any] | None = None, **headers: str) -> CallFacts:
@@ -605,7 +596,7 @@ def test_new_kind_of_block_counts_as_a_document(wire: str, block: Any) -> None:
 
 
 def test_part_with_a_member_under_two_names_is_rejected() -> None:
-    with pytest.raises(InvalidRequest, match="two (names|spellings)"):
+    with pytest.raises(InvalidRequest, match=r"two (names|spellings)"):
         with_block("gemini", {"inlineData": {"data": DATA}, "inline_data": {"data": "x"}})
 
 
@@ -619,7 +610,7 @@ def test_part_with_a_member_under_two_names_is_rejected() -> None:
     ],
 )
 def test_members_inside_a_part_have_one_name(part: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match="two (names|spellings)"):
+    with pytest.raises(InvalidRequest, match=r"two (names|spellings)"):
         with_block("gemini", part)
 
 
