@@ -381,8 +381,13 @@ PLACES: dict[str, tuple[str, Json, bool]] = {
         False,
     ),
     "an image in a system text": (
-        "anthropic",
-        {**user({"type": "text", "text": "Hi"}), "system": [{"type": "image", "source": IMAGE}]},
+        "gemini",
+        {
+            "contents": [{"parts": [{"text": "Hi"}]}],
+            "systemInstruction": {
+                "parts": [{"inlineData": {"mimeType": "image/png", "data": LONG}}]
+            },
+        },
         False,
     ),
     "an image of Chat": (

@@ -33,13 +33,13 @@ from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_prompt
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, Params, Reasoning
+from anaphora.prompt import Params, Reasoning
 from anaphora.rendered import Plan, Rendered
 from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
 from anaphora.wire.gemini.types import camel
+from anaphora.wire.permissions.content import read_content
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans
 from anaphora.wire.tables import request_table
@@ -262,11 +262,15 @@ def _check(
         check_prompt(facts, grant, decode_members(unmarked))
 
 
-def parse_request(request: WireRequest) -> Call:
-    """The call of a request, with the corrections that its wire's own SDK needs."""
+def parse_request(call: AppCall) -> None:
+    """Parses the request of a wire, with the corrections that the wire's own SDK needs, and notes
+    what its messages hold. Raises `InvalidRequest`."""
+    request = call.request
+    assert request is not None
     repaired = face_of(request.wire).repaired(request.members)
     body = with_members(request.body, request.members, repaired)
-    return wire.get(request.wire).parse(body, request.path)
+    call.call = wires.get(request.wire).parse(body, request.path)
+    call.content = read_content(request.wire, call.call)
 
 
 class AdaptedParams:

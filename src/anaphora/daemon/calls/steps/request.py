@@ -45,7 +45,6 @@ from anaphora.daemon.values import WireRequest
 from anaphora.errors import Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.values import Notice
-from anaphora.wire.permissions.content import read_content
 from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import encode_members
@@ -185,6 +184,7 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> CallFacts | None:
         if target.endpoint.base_wire == name:
             name = target.endpoint.wire_name
             break
+    assert call.content is not None
     facts = read_facts(name, request.members, call.content, request.path, request.headers)
     clamps = grant.over_max_tokens == "clamp"
     if clamps and (clamped := clamp_request(request, facts, grant)) is not None:
@@ -249,7 +249,7 @@ class ReadBody(CallStep):
             headers=headers,
             elements=body.elements,
         )
-        await self._work(call, lambda: _parse(call))
+        await self._work(call, lambda: parse_request(call))
         rows: tuple[HandleRow, ...] = ()
         if face.keeps_objects:
             try:
@@ -285,12 +285,6 @@ class ReadBody(CallStep):
         fields = {name: value for name, value in body.value.items() if name not in kept}
         found = await self._work(call, lambda: tuple(references(fields, content)))
         return await check_references(self._store, call.app.owner, found) if found else ()
-
-
-def _parse(call: AppCall) -> None:
-    assert call.request is not None
-    call.call = parse_request(call.request)
-    call.content = read_content(call.request.wire, call.call)
 
 
 def _joined(given: Mapping[str, str], named: Mapping[str, str]) -> Mapping[str, str]:
