@@ -279,6 +279,7 @@ def _extras(unknown: Unknown | None) -> Extras | None:
 def _opaque(kind: str, members: Members) -> Opaque:
     """A block that is sent back unchanged, without its marker."""
     typed = {"type": msgspec.Raw(string(kind)), **members}
+    kind = f"part {kind}" if kind == MESSAGE_FIELDS else kind
     return Opaque(WIRE, kind, encode_members(typed).decode())
 
 

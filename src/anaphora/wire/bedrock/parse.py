@@ -244,7 +244,9 @@ def _reasoning(content: types.ReasoningContent, unknown: Unknown | None) -> Thin
 
 
 def _opaque(raw: Raw) -> Opaque:
-    return Opaque(WIRE, next(iter(decode_members(raw)), "block"), bytes(raw).decode())
+    kind = next(iter(decode_members(raw)), "block")
+    kind = f"part {kind}" if kind == MESSAGE_FIELDS else kind
+    return Opaque(WIRE, kind, bytes(raw).decode())
 
 
 # ── Parsing ──────────────────────────────────────────────────────────────────────────────────────
