@@ -16,6 +16,7 @@ from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
 from anaphora.wire.body_memory import BodyMemory
+from anaphora.wire.cutting import cut
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.facts.request import _KNOWN_FACTS
@@ -38,7 +39,7 @@ def seen(name: str, body: CallBody) -> Any:
 def used(name: str, body: CallBody, decoded: DecodedBody) -> Any:
     """What the daemon makes of it."""
     path = PATHS[name]
-    rendered, problem = attempt(lambda: wire.get(name).split(decoded, (), path))
+    rendered, problem = attempt(lambda: cut(wire.get(name), body.data, path))
     made: list[Any] = [
         attempt(lambda: sorted((one.kind, one.id, one.param) for one in body.references())),
         attempt(lambda: read_facts(name, body.members, path, (), decoded.elements)),

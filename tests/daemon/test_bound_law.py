@@ -26,6 +26,7 @@ from anaphora.catalog.api_limits import bounds_of
 from anaphora.client.costs.bounds import cost_bound, nano_usd
 from anaphora.client.target import Target
 from anaphora.errors import InvalidRequest
+from anaphora.wire.cutting import cut
 from anaphora.wire.facts.reading import RequestFacts, read_facts
 from anaphora.wire.reading import decode_members
 
@@ -124,7 +125,7 @@ def check_bound(wire: str, name: str, body: bytes, path: str, target: Target) ->
     facts = read_facts(name, members, path)
     allowed = list(excepted(wire, body))
     check_spans(facts, members, allowed)
-    rendered = target.endpoint.wire.split(members, (), path)
+    rendered = cut(target.endpoint.wire, body, path)
     bound = cost_bound(facts, rendered, target, at=AT)
     if not bound.input_tokens:
         return bound.reason
