@@ -16,6 +16,7 @@ from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
 from anaphora.wire.body_memory import BodyMemory
+from anaphora.wire.cutting import cut
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.splicing import splice
 
@@ -36,7 +37,7 @@ def seen(name: str, body: CallBody) -> Any:
 def used(name: str, body: CallBody, decoded: DecodedBody) -> Any:
     """What the daemon makes of it."""
     path = PATHS[name]
-    rendered, problem = attempt(lambda: wire.get(name).split(decoded, (), path))
+    rendered, problem = attempt(lambda: cut(wire.get(name), body.data, path))
     made: list[Any] = [problem]
     if rendered is not None:
         made += [list(rendered), rendered.marks, rendered.data()]
