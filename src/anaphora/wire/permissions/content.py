@@ -155,8 +155,8 @@ class CallContent:
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
-    scan.found.cache_ttls.update(mark.ttl for mark in call.ir.cache.marks)
     try:
+        scan.marks(call)
         scan.system(call)
         for segment in call.ir.segments:
             scan.messages(segment.messages, leading=_leading(wire, call))
@@ -183,6 +183,12 @@ class _Scan:
         self._role = ""
 
     # ── The call ─────────────────────────────────────────────────────────────────────────────────
+
+    def marks(self, call: Call) -> None:
+        for mark in call.ir.cache.marks:
+            self.found.cache_ttls.add(mark.ttl)
+            for text in (mark.extras or {}).values():
+                self._loose(_decode(text), "cache_control")
 
     def system(self, call: Call) -> None:
         own = self._own
