@@ -28,7 +28,6 @@ from anaphora.client.costs.bounds import cost_bound, nano_usd
 from anaphora.client.target import Target
 from anaphora.errors import InvalidRequest
 from anaphora.wire.cutting import cut
-from anaphora.wire.reading import decode_members
 
 Json = dict[str, Any]
 
@@ -106,7 +105,6 @@ def size_in(body: bytes, value: Any) -> int:
 
 def check_bound(wire: str, name: str, body: bytes, path: str, target: Target) -> str:
     """Holds a request to the law; returns why it has no bound, or nothing."""
-    members = decode_members(body)
     facts = facts_in(name, body, path)
     allowed = list(excepted(wire, body))
     assert facts.media.inline <= sum(size for _, size in allowed), (facts.media, allowed)

@@ -75,7 +75,7 @@ def body_of(wire: str, text: str = "hi", **fields: Any) -> bytes:
 def bound_of(
     wire: str, body: bytes, target: Target | None = None, path: str = "", **options: Any
 ) -> CostBound:
-    members, path = decode_members(body), path or (path_of(wire) if wire in MODELS else "")
+    path = path or (path_of(wire) if wire in MODELS else "")
     target = target or target_of(wire, MODELS[wire])
     facts = facts_in(wire, body, path)
     rendered = cut(target.endpoint.wire, body, path)
