@@ -22,7 +22,7 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlocks
-from .entry_bills import CallKind, CallSituation, ConversationReads
+from .entry_bills import CallKind, CallSituation, ConversationBill, ConversationReads
 from .format import RecordedParams, Trace, TraceCall
 from .sent_blocks import SentBlocks
 
@@ -84,6 +84,9 @@ class Replay:
         self.early: dict[bool, int] = {}
         """Tokens read by the last call inside a tool loop and outside, if fewer than expected."""
         self.reads = ConversationReads()
+        self.bill = ConversationBill()
+        self._changed: tuple[str, ...] = ()
+        self._last_params: dict[str, bytes] | None = None
         self._times: list[float] = []
         """When each call started, as last computed."""
 
@@ -153,7 +156,11 @@ class Replay:
             self.called_model = self.recorded_model
             self.row = catalog.rules(self.provider, self.called_model, self.wire)
             self.rules = self._begun.get(self.row.model, self.row)
-        return {**params, "model": self.rules.model.encode()}
+        params = {**params, "model": self.rules.model.encode()}
+        last, self._last_params = self._last_params or params, params
+        names = sorted({*last, *params})
+        self._changed = tuple(name for name in names if last.get(name) != params.get(name))
+        return params
 
     def situation(
         self,
@@ -187,6 +194,7 @@ class Replay:
             lapsed=idle is not None and idle > (stated or 0.0),
             marked=marked,
             hidden=None if reasoning is None else reasoning > 0,
+            changed=self._changed,
         )
 
     def use_learned(self, steps: LearnedSteps, host: Hashable) -> None:
