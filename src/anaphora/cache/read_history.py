@@ -63,7 +63,7 @@ class _Counts:
         """A prediction's lead over the chain in right calls, to the token and in its class."""
         self._last: dict[str, float] = {}
         """How often it was right to the token in the last bills."""
-        self._expected = self._missed = self._cut_short = self._cut_from = self._cut_to = 0.0
+        self._expected = self._missed = self._cut_short = self._tokens = self._lost = 0.0
 
     def add(self, candidates: Mapping[str, int], expected: int, read: int) -> None:
         """A call read so many tokens; `expected` was predicted."""
@@ -86,8 +86,8 @@ class _Counts:
         self._expected = self._expected * _FADING + (expected > 0)
         self._missed = self._missed * _FADING + (expected > 0 and not read)
         self._cut_short = self._cut_short * _FADING + cut
-        self._cut_from = self._cut_from * _FADING + cut * expected
-        self._cut_to = self._cut_to * _FADING + cut * read
+        self._tokens = self._tokens * _FADING + expected
+        self._lost = self._lost * _FADING + cut * (expected - read)
 
     def is_ahead(self, name: str, other: str) -> bool:
         """Whether a prediction leads by more than chance."""
@@ -121,7 +121,7 @@ class _Counts:
         """How often reads fall short; `stated` counts like some bills."""
         bills = self._expected + _PRIOR
         said, cut = stated.cut_short * _PRIOR, self._cut_short
-        part = self._cut_to / self._cut_from if cut else 0.0
+        part = max(0.0, 1 - self._lost / self._tokens * self._expected / cut) if cut else 0.0
         return Shortfall(
             missed=(stated.missed * _PRIOR + self._missed) / bills,
             cut_short=(said + cut) / bills,

@@ -107,13 +107,13 @@ class ConversationReads:
         """Classes of similar calls, the closest first."""
         kind, model, agent, idle, lapsed, _, hidden, changed = call
         if self._usage is None:
-            return (agent, model, kind), (model, kind), (kind,)
-        last, pause = self._classes.get(kind), (idle, lapsed, changed)
+            return (agent, model, kind, changed), (model, kind, changed), (kind,)
+        last, pause = self._classes.get(kind), (idle, lapsed)
         return (
-            (agent, model, kind, pause, last, hidden),
-            (model, kind, pause, last),
-            (model, kind, pause),
-            (kind, pause, last),
+            (agent, model, kind, pause, changed, last, hidden),
+            (model, kind, pause, changed, last),
+            (model, kind, pause, changed),
+            (kind, pause, changed, last),
             (kind, pause),
         )
 

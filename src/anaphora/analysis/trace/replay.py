@@ -159,7 +159,8 @@ class Replay:
         params = {**params, "model": self.rules.model.encode()}
         last, self._last_params = self._last_params or params, params
         names = sorted({*last, *params})
-        self._changed = tuple(name for name in names if last.get(name) != params.get(name))
+        changed = (name for name in names if last.get(name) != params.get(name))
+        self._changed = (*changed, call.began_by or "")
         return params
 
     def situation(
