@@ -63,6 +63,7 @@ class _Counts:
         """A prediction's lead over the chain in right calls, to the token and in its class."""
         self._last: dict[str, float] = {}
         """How often it was right to the token in the last bills."""
+        self.calls = 0
         self._expected = self._missed = self._cut_short = self._tokens = self._lost = 0.0
 
     def add(self, candidates: Mapping[str, int], expected: int, read: int) -> None:
@@ -83,6 +84,7 @@ class _Counts:
                 self._won[won] = self._won.get(won, 0.0) * _FADING + 1
                 self._won[lost] = self._won.get(lost, 0.0) * _FADING
         cut = 0 < read < WHOLE * expected
+        self.calls += 1
         self._expected = self._expected * _FADING + (expected > 0)
         self._missed = self._missed * _FADING + (expected > 0 and not read)
         self._cut_short = self._cut_short * _FADING + cut
@@ -171,9 +173,11 @@ class ReadHistory:
 
     def shortfall(self, situations: Sequence[Hashable], stated: Shortfall) -> Shortfall:
         """How often a read falls short in such a situation, by the rules and by the bills."""
+        wider = None
         for situation in reversed(situations):
             counts = self._counts.get(situation)
-            stated = stated if counts is None else counts.shortfall(stated)
+            if counts is not None and (wider is None or counts.calls < wider.calls):
+                stated, wider = counts.shortfall(stated), counts
         return stated
 
     def learn(

@@ -55,8 +55,6 @@ class CallSituation(NamedTuple):
     """The entry of the previous call is at markers."""
     hidden: bool | None
     """The previous reply has hidden reasoning; None: not known."""
-    changed: tuple[str, ...] = ()
-    """The cache parameters that have changed since the previous call."""
 
 
 class ConversationReads:
@@ -105,15 +103,15 @@ class ConversationReads:
 
     def situations(self, call: CallSituation) -> tuple[Hashable, ...]:
         """Classes of similar calls, the closest first."""
-        kind, model, agent, idle, lapsed, _, hidden, changed = call
+        kind, model, agent, idle, lapsed, _, hidden = call
         if self._usage is None:
-            return (agent, model, kind, changed), (model, kind, changed), (kind,)
+            return (agent, model, kind), (model, kind), (kind,)
         last, pause = self._classes.get(kind), (idle, lapsed)
         return (
-            (agent, model, kind, pause, changed, last, hidden),
-            (model, kind, pause, changed, last),
-            (model, kind, pause, changed),
-            (kind, pause, changed, last),
+            (agent, model, kind, pause, last, hidden),
+            (model, kind, pause, last),
+            (model, kind, pause),
+            (kind, pause, last),
             (kind, pause),
         )
 

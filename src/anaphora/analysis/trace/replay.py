@@ -85,8 +85,6 @@ class Replay:
         """Tokens read by the last call inside a tool loop and outside, if fewer than expected."""
         self.reads = ConversationReads()
         self.bill = ConversationBill()
-        self._changed: tuple[str, ...] = ()
-        self._last_params: dict[str, bytes] | None = None
         self._times: list[float] = []
         """When each call started, as last computed."""
 
@@ -156,12 +154,7 @@ class Replay:
             self.called_model = self.recorded_model
             self.row = catalog.rules(self.provider, self.called_model, self.wire)
             self.rules = self._begun.get(self.row.model, self.row)
-        params = {**params, "model": self.rules.model.encode()}
-        last, self._last_params = self._last_params or params, params
-        names = sorted({*last, *params})
-        changed = (name for name in names if last.get(name) != params.get(name))
-        self._changed = (*changed, call.began_by or "")
-        return params
+        return {**params, "model": self.rules.model.encode()}
 
     def situation(
         self,
@@ -195,7 +188,6 @@ class Replay:
             lapsed=idle is not None and idle > (stated or 0.0),
             marked=marked,
             hidden=None if reasoning is None else reasoning > 0,
-            changed=self._changed,
         )
 
     def use_learned(self, steps: LearnedSteps, host: Hashable) -> None:
