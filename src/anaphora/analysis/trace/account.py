@@ -233,8 +233,9 @@ class ReplyEnds:
         ends = sorted(self._latest)
         counts = (bisect_left(ends, end + self._granule) - at for at, end in enumerate(ends))
         count, first = max((count, -at) for at, count in enumerate(counts))
-        least, most = ends[-first], ends[count - first - 1]
-        return -min(max(-(self._stated or 0), most - self._granule + 1), least)
+        last, begin = ends[-first], ends[count - first - 1] - self._granule + 1
+        stated = -(self._stated or 0)
+        return -(stated if begin <= stated <= last else (begin + last) // 2)
 
     def learn(self, difference: int) -> None:
         """A read ended so many tokens before the end of the reply."""
