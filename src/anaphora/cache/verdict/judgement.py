@@ -288,7 +288,7 @@ def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> 
     recorded = recorded_cause(None, sent)
     if sent.tool_fields and not (sent.usage is not None and sent.usage.read):
         names = joined_names([*sent.tool_fields])
-        recorded = Cause("changed", f"tools differ from the call before: {names}")
+        recorded = Cause("tools_changed", f"tools differ from the call before: {names}")
     return Verdict(
         result="first",
         causes=() if recorded is None else (recorded,),
