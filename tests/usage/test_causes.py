@@ -232,7 +232,7 @@ def test_verdicts_without_a_simulation_are_the_same(program: ProgramName) -> Non
             for one in judge_traces(traces, prices.price)
         }
         by_bills = {
-            (one.trace.id, one.call): replace(one.verdict, predicted=None)
+            (one.trace.id, one.call): replace(one.verdict, predicted=None, remedy=None)
             for one in judge_bills(traces, prices.price, hits=True)
         }
         assert by_bills == simulated

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from anaphora.values import Ttl
+
 from .remedy import REMEDIES, RemedyKind
 from .values import CHANGES, CauseKind
 
+#: The longer of the lifetimes that programs have a setting for.
+LONGER: Ttl = "1h"
 #: Agent programs that have a setting or command of their own, with their titles.
 PROGRAM_TITLES = {
     "claude_code": "Claude Code",
