@@ -88,7 +88,7 @@ def repository(folder: str, others: Iterable[str] = ()) -> str:
         if (found := _repository_at(parent / ".git")) is not None:
             return str(found)
     outer = folder.replace("\\", "/").partition(_WORKTREES)[0]
-    inside = [each for each in others if outer.startswith((f"{each}/", f"{each}\\"))]
+    inside = [each for each in others if outer.startswith(each.replace("\\", "/") + "/")]
     return min(inside, key=len, default=folder[: len(outer)])
 
 

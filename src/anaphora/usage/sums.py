@@ -27,6 +27,8 @@ from .records import COUNTS, usage_of
 from .report import DearLoss, Grouping, UsageReport, UsageRow
 from .tally import NANO, UsageTally, period_of
 
+#: The dearest losses that are listed if not all are asked for.
+FEW_LOSSES = 10
 _INPUT = "uncached + read + written_5m + written_30m + written_1h"
 _SLOT = f"CAST(at / {PRICE_SLOT} AS INTEGER)"
 #: The chosen calls, each answer once.
@@ -60,7 +62,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A folder, with those in it, or the name of a folder."""
     session: str = ""
     """The beginning of the session's id."""
-    dearest: int = 10
+    dearest: int = FEW_LOSSES
     """How many of the dearest losses are listed."""
 
     def takes(self, label: Label) -> bool:

@@ -240,8 +240,8 @@ def advice(
     """What users of these programs can do: a line for each that has one of its own, and the general
     line for the others. `helps` is whether the remedy would have avoided a loss."""
     facts, named = CAUSES[cause], sorted({*programs})
-    if not helps and facts.otherwise:
-        return (facts.otherwise,)
+    if not helps and facts.remedy != "nothing":
+        return (facts.otherwise or "Nothing to do: no setting would have avoided it.",)
     own = [
         f"{title}: {facts.programs[name]}"
         for name, title in PROGRAM_TITLES.items()
