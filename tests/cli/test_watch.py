@@ -191,7 +191,7 @@ def test_report_has_the_summary_the_charts_and_the_text_of_the_break(
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", report)))
     listed = [call for call in calls_of(watched) if call["kind"] not in ("counts_tokens", "other")]
     assert f"{len(listed)} calls, " in text
-    assert "Anaphora's markers" in text
+    assert re.search(r"You could save \$0\.\d+ of \$0\.\d+ \(\d+%\)", text)
     (broken,) = [call for call in calls_of(watched) if call["broke"]]
     change = broken["verdict"]["change"]
     for shown in (broken["sentence"], change["before"], change["after"]):

@@ -110,18 +110,21 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def all_is_well(self) -> bool:
         """Whether something was read, nothing was lost and nothing would have saved."""
-        return bool(self.share_read) and not self.lost and not self.avoidable and not self.breaks
+        wrong = (
+            self.lost or self.breaks or self.avoidable or abs(self.savings.share) >= WORTH_SAYING
+        )
+        return bool(self.share_read) and not wrong
 
     @property
     def advice(self) -> tuple[str, ...]:
         """What would have saved at least one percent; one line if there is nothing to improve."""
-        markers = (str(self.savings),) if abs(self.savings.share) >= WORTH_SAYING else ()
-        if self.all_is_well and not markers:
+        if self.all_is_well:
             assert self.share_read is not None
             text = f"Nothing to improve: {format_share(self.share_read)} read"
             saved = self.saved_usd
             gain = f", {format_usd(saved)} saved by the cache" if saved >= _LEAST_USD else ""
             return (text + gain,)
+        markers = (str(self.savings),) if abs(self.savings.share) >= WORTH_SAYING else ()
         return (*self._avoidable_lines(), *markers)
 
     @property
@@ -137,8 +140,9 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
             text = f"You could read {counted(tokens, 'more token', 'more tokens')} from the cache"
         else:
             text = f"You could save {format_usd(usd)}"
-            if self.spent_usd and self.spent_usd >= usd:
-                text += f" of {format_usd(self.spent_usd)} ({format_share(float(usd / self.spent_usd))})"
+            spent = self.spent_usd
+            if spent and spent >= usd:
+                text += f" of {format_usd(spent)} ({format_share(float(usd / spent))})"
         only = len(self.avoidable) == 1
         yield f"{text}: {self.avoidable[0].text}{_fix(self.avoidable[0])}" if only else f"{text}:"
         for each in () if only else self.avoidable:
