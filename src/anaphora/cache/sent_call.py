@@ -59,6 +59,13 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Host, account and workspace it went to. Compared, never shown."""
     host: str = ""
     """The host behind a router that answered, if the answer names it."""
+    loaded_skill: bool = False
+    """A program loaded a skill since the call before, by its session file."""
+    modes: tuple[str, str] | None = None
+    """The program's permission modes at the call before and at this one, if they differ."""
+    pause_fell: bool = False
+    """After a pause in which providers often drop entries, its bill shows no more than a part of
+    the conversation's first prompt."""
     marks_recorded: bool = True
     """False: the places of its markers are assumed, so that nothing can be proven from them."""
     read_older: bool = False

@@ -39,6 +39,8 @@ CAUSES: dict[CauseKind, LossCause] = {
     "history_edited": "history_edited",
     "images_changed": "history_edited",
     "thinking_dropped": "history_edited",
+    "skill_loaded": "history_edited",
+    "mode_changed": "model_switched",
     "compaction": "compaction",
     "resumed": "resumed",
     "model_changed": "model_switched",

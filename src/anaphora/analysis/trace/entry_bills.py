@@ -26,9 +26,10 @@ from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
 
-CallKind: TypeAlias = Literal["first", "turn", "loop", "added", "again"]
+CallKind: TypeAlias = Literal["first", "turn", "loop", "added", "again", "thinking", "skill", "mode"]
 """The first call of a conversation, one after a user's message, one after tool results, one after
-both, or one that sends the same messages once more."""
+both, or one that sends the same messages once more; one before which the thinking setting changed,
+a skill was loaded, or the permission mode changed."""
 
 #: The prediction of the simulator, by the rules.
 SIMULATED = "simulated"

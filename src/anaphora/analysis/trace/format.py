@@ -60,6 +60,9 @@ def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+#: The thinking setting of a call without thinking.
+NO_THINKING = "none"
+
 #: Content blocks that are not text, by their type on any wire.
 BLOCK_KINDS = {
     "image": Kind.IMAGE,
@@ -148,8 +151,14 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     changed or removed. None: no recorded event."""
     effort: str | None = None
     """The reasoning effort, if the recording names it."""
+    thinking: str | None = None
+    """The thinking setting, if it is recorded: a budget in tokens, a level, or `NO_THINKING`."""
+    permission_mode: str | None = None
+    """The program's permission mode, if the recording names it."""
+    loaded_skill: bool = False
+    """A skill was loaded since the call before."""
     diagnosis: Diagnosis | None = None
-    """The provider's own, if it names a change."""
+    """The provider's own, if it names a change, or that of the program."""
     gap_unknown: bool = False
     """The time since the call before is not known: the clock stepped back in between."""
     place: str | None = None
@@ -341,6 +350,8 @@ class RecordedParams:
         self._noted = self.model = trace.model
         self._effort = next((call.effort for call in trace.calls if call.effort), None)
         """Of calls that name none: the last one, or the first that is named."""
+        self._thinking = next((call.thinking for call in trace.calls if call.thinking), None)
+        """The same, of calls whose thinking setting is recorded."""
 
     def after(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
         """The cache parameters of this call, without the model."""
@@ -356,7 +367,10 @@ class RecordedParams:
         self.model = call.model or self._noted
         self._effort = call.effort or self._effort
         params = {} if self._effort is None else {"effort": self._effort.encode()}
-        if self._level is not None and self._level != self._default:
+        self._thinking = call.thinking or self._thinking
+        if self._thinking is not None:
+            params["thinking"] = self._thinking.encode()
+        elif self._level is not None and self._level != self._default:
             params["thinking"] = self._level.encode()
         return params
 

@@ -171,6 +171,8 @@ class Replay:
             kind = "first"
         elif before.messages == call.messages:
             kind = "again"
+        elif (changed := _changed_setting(before, call)) is not None:
+            kind = changed
         elif not in_loop and self.blocks.calls_tools(before):
             kind = "added"
         marked = is_marked(call if before is None else before, self.rules)
@@ -280,6 +282,16 @@ def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
     if ttl is not None and ttl in known:
         return ttl
     return rules.default_ttl.value if rules.default_ttl is not None else known[-1]
+
+
+def _changed_setting(before: TraceCall, call: TraceCall) -> CallKind | None:
+    """The recorded setting that changed since the call before."""
+    if call.loaded_skill:
+        return "skill"
+    if call.thinking != before.thinking and call.thinking and before.thinking:
+        return "thinking"
+    changed = call.permission_mode != before.permission_mode
+    return "mode" if changed and call.permission_mode and before.permission_mode else None
 
 
 def is_marked(call: TraceCall, rules: CacheRules) -> bool:

@@ -76,10 +76,15 @@ def why_not_read(
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)
+    event = program_event(later)
+    if event is not None and local and all(one.kind == "parameter_changed" for one in local):
+        local.insert(0, event)  # it changes parameters
+    recorded = recorded_cause(earlier, later)
+    expired = clock is not None and clock.kind == "expired"
     causes = [
-        recorded_cause(earlier, later, clock),
+        *((clock, recorded) if expired else (recorded,)),
         *local,
-        clock,
+        None if expired else clock,
         no_marker_cause(later, rules, "this call", "reads"),
     ]
     if change is None:
@@ -89,9 +94,7 @@ def why_not_read(
     return known or (remaining(earlier, later, rules, expected),)
 
 
-def recorded_cause(
-    earlier: SentCall | None, later: SentCall, clock: Cause | None = None
-) -> Cause | None:
+def recorded_cause(earlier: SentCall | None, later: SentCall) -> Cause | None:
     """The cause that a recording states for a new history."""
     match later.began_by:
         case None:
@@ -105,8 +108,17 @@ def recorded_cause(
             text = f"the session was {done}"
             if earlier is not None and earlier.at is not None and later.at is not None:
                 text += f" {format_duration(later.at - earlier.at)} after its last call"
-            expired = clock is not None and clock.kind == "expired"
-            return Cause("resumed", f"{text}: {clock.text}" if expired and clock else text)
+            return Cause("resumed", text)
+
+
+def program_event(later: SentCall) -> Cause | None:
+    """What a program did since the call before that often voids the messages."""
+    if later.loaded_skill:
+        return Cause("skill_loaded", "a skill was loaded")
+    if later.modes is not None:
+        was, now = later.modes
+        return Cause("mode_changed", f"the permission mode changed from {was} to {now}")
+    return None
 
 
 def local_causes(
@@ -180,6 +192,8 @@ def _clock(
     used = used_at(rules, earlier.at, began=earlier.began, ended=earlier.ended)
     if ttl is not None and not is_alive(expiry(used, seconds), later.at):
         return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
+    if later.pause_fell:
+        return Cause("expired", f"the entry probably expired (pause of {format_duration(gap)})")
     if changed or not (earlier.complete and later.complete):
         return None  # after a change, or a possible one, waiting would not help
     older = 0 if earlier.usage is None else earlier.usage.read or 0
@@ -355,6 +369,8 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
+    if (event := program_event(later)) is not None:
+        return event
     if later.read_older:
         text = "the provider found an older call's entry; since then only tool results were added"
         return Cause("provider_side", text)

@@ -29,6 +29,8 @@ from .values import Cause, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
+#: A call that misses less than each of these is a hit: a share of the prefix, tokens and dollars.
+_FEW, _FEW_TOKENS, _CENT = 0.02, 1024, Decimal("0.01")
 #: Calls of conversations that are remembered, and the bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
 
@@ -181,12 +183,16 @@ def judge(
     if expected is None:
         later, expected = predict_after(earlier, later, rules, outcome)
     read = expected.read if billed_read is None else billed_read
-    result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
+    result = _result(read, expected, rules.granule_tokens.value)
+    if result == "partial" and billed_read is not None and _is_small(expected, usage, price):
+        result = "hit"
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
-    reported = reported_cause(diagnosis) if loss.result == "unknown" else None
+    reported = reported_cause(diagnosis)
+    if reported is not None and not _is_weak(loss, diagnosis):
+        reported = None
     if reported is not None:
         missed = min(expected.left, usage.input or 0) - read
         loss = Loss(result, (reported,), tokens=max(0, missed))
@@ -307,6 +313,24 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
+
+
+def _is_small(expected: Prediction, usage: Usage, price: Price | None) -> bool:
+    """Whether a bill misses so few tokens that the call counts as a hit."""
+    short = expected.left - (usage.read or 0)
+    if short >= min(_FEW_TOKENS, _FEW * expected.left):
+        return False
+    usd = lost_usd(usage, short, price)
+    return usd is None or usd < _CENT
+
+
+def _is_weak(loss: Loss, diagnosis: Diagnosis | None) -> bool:
+    """Whether a diagnosis says more than the verdict: of an unknown cause, or of an event in a
+    session file that it does not name."""
+    if loss.result == "unknown":
+        return True
+    events = loss.causes[0].kind in ("skill_loaded", "mode_changed") if loss.causes else False
+    return events and not agrees(diagnosis, loss.causes, loss.change, hit=False)
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
