@@ -26,7 +26,9 @@ from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
 
-CallKind: TypeAlias = Literal["first", "turn", "loop", "added", "again", "thinking", "skill", "mode"]
+CallKind: TypeAlias = Literal[
+    "first", "turn", "loop", "added", "again", "thinking", "skill", "mode"
+]
 """The first call of a conversation, one after a user's message, one after tool results, one after
 both, or one that sends the same messages once more; one before which the thinking setting changed,
 a skill was loaded, or the permission mode changed."""

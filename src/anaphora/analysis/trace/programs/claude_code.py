@@ -194,12 +194,12 @@ class ClaudeCodeSession:
             content = message.get("content")
             node = self._user_message(place, content, parent)
             node.add("" if content is None else content, at)
-            if parent is None or node is not parent.results:
-                node.prompt = self._prompt(fields, content)
             if fields.get("isCompactSummary"):
                 node.began_by = "compaction"
-            elif isinstance(content, str) and content.startswith(_EXIT):
-                node.began_by = "resume"  # of the call that follows
+            elif parent is None or node is not parent.results:
+                node.prompt = self._prompt(fields, content)
+                if isinstance(content, str) and content.startswith(_EXIT):
+                    node.began_by = "resume"  # of the call that follows
             return node
         if fields.get("type") == "assistant" and message.get("model") != "<synthetic>":
             node = self._reply(place, message, parent)
