@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import htpy
 
+from anaphora.cache.verdict.advice import CAUSES
 from anaphora.dashboard.charts import daily_points, share_line, spend_bars
 from anaphora.dashboard.figures import (
     NOTHING,
@@ -36,7 +37,6 @@ from anaphora.usage.tally import NO_TIME
 from anaphora.wording import compact, counted
 
 from .usage_output import (
-    CAUSES,
     PERIODS,
     ordered,
     shown,
@@ -103,7 +103,7 @@ def _causes(report: UsageReport) -> htpy.Element:
     headings = [Heading("Cause"), *numbers("Calls", "Tokens", "Lost"), Heading("What to do")]
     rows: list[list[htpy.Node]] = [
         [
-            CAUSES[row.cause],
+            CAUSES[row.cause].name,
             count(row.calls),
             count(row.tokens),
             _usd(row.usd),
@@ -120,7 +120,7 @@ def _dearest(report: UsageReport) -> htpy.Node:
     rows = [
         [
             local_time(loss.at),
-            [CAUSES[loss.cause], htpy.div(".dim")[name(loss.sentence, 400)]],
+            [CAUSES[loss.cause].name, htpy.div(".dim")[name(loss.sentence, 400)]],
             count(loss.tokens),
             NOTHING if loss.usd is None else _usd(loss.usd),
             _call(loss),

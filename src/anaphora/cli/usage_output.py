@@ -16,10 +16,9 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
+from anaphora.cache.verdict.advice import CAUSES, PROGRAM_TITLES
 from anaphora.errors import AnaphoraError
 from anaphora.usage.index import UsageIndex, index_file
-from anaphora.usage.places import TITLES
-from anaphora.usage.records import LossCause
 from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.wording import compact, counted, format_share, format_usd
 
@@ -34,20 +33,6 @@ _MOST_PROBLEMS = 10
 _LEAST_ID = 8
 #: Groupings by time, and what a row is called.
 PERIODS: dict[Grouping, str] = {"daily": "day", "weekly": "week", "monthly": "month"}
-CAUSES: dict[LossCause, str] = {
-    "idle": "idle until the cache expired",
-    "tools_changed": "tools changed",
-    "system_changed": "system text changed",
-    "model_switched": "model or effort switched",
-    "history_edited": "earlier messages changed",
-    "compaction": "compaction",
-    "resumed": "session resumed",
-    "subagent": "subagents wrote the same beginning again",
-    "below_minimum": "below the provider's minimum",
-    "no_marker": "nothing marked to be cached",
-    "provider_side": "provider did not find it",
-    "unknown": "unknown",
-}
 
 
 def report_lines(report: UsageReport, *, rows: bool = True) -> Iterator[Line]:
@@ -173,7 +158,7 @@ def _cause_lines(report: UsageReport) -> Iterator[Line]:
 
 def _cause(row: CauseRow) -> Iterator[Line]:
     calls = f"{counted(row.calls, 'call')}, {compact(row.tokens)} tokens"
-    yield [(f"  {format_usd(row.usd):>8}  ", "red"), (CAUSES[row.cause], "bold"), f": {calls}"]
+    yield [(f"  {format_usd(row.usd):>8}  ", "red"), (CAUSES[row.cause].name, "bold"), f": {calls}"]
     for line in row.advice:
         yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
 
@@ -181,7 +166,7 @@ def _cause(row: CauseRow) -> Iterator[Line]:
 def _loss(number: int, loss: DearLoss, places: Sequence[str] | None) -> Iterator[Line]:
     cost = "price unknown" if loss.usd is None else format_usd(loss.usd)
     again = f"{loss.tokens:,} tokens paid again"
-    yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause], "bold"), f", {again}"]
+    yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause].name, "bold"), f", {again}"]
     yield f"   {minute(loss.at)}  {title(loss.program)}, {loss.model}, {shown(loss.project)}"
     yield f"   {loss.sentence}"
     yield f"   {shown(loss.file)}:{loss.line}", "dim"
@@ -227,7 +212,7 @@ def next_steps() -> Iterator[Line]:
 
 
 def title(program: str) -> str:
-    return next((text for name, text in TITLES.items() if name == program), program)
+    return next((text for name, text in PROGRAM_TITLES.items() if name == program), program)
 
 
 def money(row: UsageRow) -> str:

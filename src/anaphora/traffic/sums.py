@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call
-from anaphora.cache.verdict.values import CHANGED, VOLATILE
+from anaphora.cache.verdict.values import CHANGED, PROMPT_CHANGED, VOLATILE
 from anaphora.values import Notice, Usage
 from anaphora.wording import format_usd
 
@@ -313,7 +313,7 @@ def _is_alone(conversation: WatchedConversation) -> bool:
     verdict = conversation.first.verdict
     if conversation.shared or verdict is None:
         return False
-    return verdict.result == "first" and verdict.cause != "changed"
+    return verdict.result == "first" and verdict.cause not in PROMPT_CHANGED
 
 
 def _lost_by_order(verdict: Verdict) -> int:

@@ -30,35 +30,7 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.values import TTL_SECONDS, Usage
 from anaphora.wording import format_duration, format_loss
 
-from .records import CallLoss, LossCause
-
-#: By the cause of the verdict. A change of bytes is named by its section.
-CAUSES: dict[CauseKind, LossCause] = {
-    "expired": "idle",
-    "changed": "system_changed",
-    "history_edited": "history_edited",
-    "images_changed": "history_edited",
-    "thinking_dropped": "history_edited",
-    "skill_loaded": "history_edited",
-    "mode_changed": "model_switched",
-    "compaction": "compaction",
-    "resumed": "resumed",
-    "model_changed": "model_switched",
-    "parameter_changed": "model_switched",
-    "other_key": "model_switched",
-    "other_route": "model_switched",
-    "below_minimum": "below_minimum",
-    "no_marker": "no_marker",
-    "marker_on_volatile": "no_marker",
-    "marker_on_trailing_system": "no_marker",
-    "lookback_exceeded": "no_marker",
-    "not_yet_visible": "provider_side",
-    "not_persisted": "provider_side",
-    "above_maximum": "provider_side",
-    "evicted": "provider_side",
-    "provider_side": "provider_side",
-    "unknown": "unknown",
-}
+from .records import CallLoss
 
 
 def losses(
@@ -169,26 +141,14 @@ def losses_of(
         yield CallLoss(key, cause, share, nano, sentence, idle)
 
 
-def _shares(verdict: Verdict, before: int) -> dict[LossCause, int]:
+def _shares(verdict: Verdict, before: int) -> dict[CauseKind, int]:
     """The tokens that were cached, sent again and not read, by cause. Without a cache, all of the
     prompt before was sent again."""
-    shares: dict[LossCause, int] = {}
-    for kind, tokens in verdict.losses.items():
-        cause = _cause(verdict, kind)
-        shares[cause] = shares.get(cause, 0) + tokens
-    kind_ = verdict.cause
-    if shares or kind_ is None or kind_ == "side_call" or verdict.result == "hit":
+    shares, kind = verdict.losses, verdict.cause
+    if shares or kind is None or kind == "side_call" or verdict.result == "hit":
         return shares
     total, read = verdict.total or 0, verdict.billed or 0
     # After a compaction nothing is compared: what it did not read is written anew.
-    most = total if kind_ == "compaction" and verdict.left is None else verdict.left or before
+    most = total if kind == "compaction" and verdict.left is None else verdict.left or before
     missed = min(most, total) - read
-    return {_cause(verdict, kind_): missed} if missed > 0 else {}
-
-
-def _cause(verdict: Verdict, kind: CauseKind) -> LossCause:
-    if kind == "changed":
-        code = "" if verdict.diagnosis is None else verdict.diagnosis.code
-        section = code if verdict.change is None else verdict.change.section
-        return "tools_changed" if section.startswith("tools") else "system_changed"
-    return CAUSES[kind]
+    return {kind: missed} if missed > 0 else {}

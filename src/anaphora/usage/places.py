@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import PROGRAMS, ProgramName
+from anaphora.cache.verdict.advice import PROGRAM_TITLES
 
 from . import opencode_files
 from .log_files import DETECT_LINES, detect, files_in, lines_of, records_of
@@ -24,7 +25,6 @@ class SessionFolder(NamedTuple):
     """A folder of a program's sessions."""
 
     program: ProgramName
-    title: str
     variable: str
     """Environment variable with other folders, separated by commas."""
     defaults: tuple[str, ...]
@@ -34,6 +34,10 @@ class SessionFolder(NamedTuple):
     """Patterns of the files in the folder."""
     below: str = ""
     """Path below the folders that the variable names."""
+
+    @property
+    def title(self) -> str:
+        return PROGRAM_TITLES[self.program]
 
     def paths(self, environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
         value = environ.get(self.variable, "")
@@ -51,14 +55,13 @@ _DATABASES = ("opencode*.db", "storage")
 _PROJECTS, _SESSIONS = ("projects/**/*.jsonl",), ("sessions/**/*.jsonl",)
 _COPILOT = ("session-state/**/*.jsonl",)
 FOLDERS = (
-    SessionFolder("claude_code", "Claude Code", "CLAUDE_CONFIG_DIR", _CLAUDE, _PROJECTS),
-    SessionFolder("codex", "Codex", "CODEX_HOME", (".codex",), _CODEX),
-    SessionFolder("gemini_cli", "Gemini CLI", "GEMINI_CLI_HOME", (".gemini",), _GEMINI, ".gemini"),
-    SessionFolder("opencode", "opencode", "OPENCODE_DATA_DIR", _OPENCODE, _DATABASES),
-    SessionFolder("copilot", "GitHub Copilot CLI", "COPILOT_HOME", (".copilot",), _COPILOT),
-    SessionFolder("pi", "pi", "PI_CODING_AGENT_DIR", (".pi/agent",), _SESSIONS),
+    SessionFolder("claude_code", "CLAUDE_CONFIG_DIR", _CLAUDE, _PROJECTS),
+    SessionFolder("codex", "CODEX_HOME", (".codex",), _CODEX),
+    SessionFolder("gemini_cli", "GEMINI_CLI_HOME", (".gemini",), _GEMINI, ".gemini"),
+    SessionFolder("opencode", "OPENCODE_DATA_DIR", _OPENCODE, _DATABASES),
+    SessionFolder("copilot", "COPILOT_HOME", (".copilot",), _COPILOT),
+    SessionFolder("pi", "PI_CODING_AGENT_DIR", (".pi/agent",), _SESSIONS),
 )
-TITLES: dict[ProgramName, str] = {one.program: one.title for one in FOLDERS}
 
 
 class SessionFile(NamedTuple):

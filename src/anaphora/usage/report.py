@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import RemedyKind
+from anaphora.cache.verdict import CauseKind, RemedyKind
 
-from .records import COUNTS, LossCause
+from .records import COUNTS
 
 Grouping: TypeAlias = Literal[
     "daily", "weekly", "monthly", "session", "project", "model", "program"
@@ -73,7 +73,7 @@ _SUMS = (*COUNTS, "calls", "usd", "unpriced", "lost", "lost_usd")
 class CauseRow(msgspec.Struct, kw_only=True):
     """What one cause cost."""
 
-    cause: LossCause
+    cause: CauseKind
     calls: int
     tokens: int
     usd: Decimal
@@ -87,7 +87,7 @@ class CauseRow(msgspec.Struct, kw_only=True):
 class DearLoss(msgspec.Struct, kw_only=True):
     """One loss, with the place of its call."""
 
-    cause: LossCause
+    cause: CauseKind
     at: float | None
     file: str
     line: int

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from .advice import REMEDY, advice
-from .records import LossCause
+from anaphora.cache.verdict import CauseKind
+from anaphora.cache.verdict.advice import CAUSES, advice
+
 from .report import CauseRow, DearLoss, Grouping, UnpricedModel, UsageReport, UsageRow
 
 NANO = Decimal(10**9)
@@ -37,7 +38,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
     rows: dict[str, UsageRow] = {}
     programs: dict[str, UsageRow] = {}
     total: UsageRow = msgspec.field(default_factory=lambda: UsageRow(name="total"))
-    causes: dict[LossCause, CauseRow] = {}
+    causes: dict[CauseKind, CauseRow] = {}
     dearest: list[DearLoss] = []
     unpriced: dict[str, UnpricedModel] = {}
 
@@ -52,7 +53,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
             self._add_unpriced(one)
 
     def lose(
-        self, name: str, cause: LossCause, program: str, calls: int, tokens: int, nano_usd: int
+        self, name: str, cause: CauseKind, program: str, calls: int, tokens: int, nano_usd: int
     ) -> None:
         """Adds what calls of a program lost to the row of that name."""
         usd = nano_usd / NANO
@@ -81,7 +82,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
 
     def report(self, *, since: float | None, until: float | None, causes: bool) -> UsageReport:
         for row in self.causes.values():
-            row.advice, row.remedy = advice(row.cause, row.programs), REMEDY[row.cause]
+            row.advice, row.remedy = advice(row.cause, row.programs), CAUSES[row.cause].remedy
         found = sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens, row.cause))
         return UsageReport(
             by=self.by,

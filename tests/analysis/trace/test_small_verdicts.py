@@ -57,9 +57,9 @@ def test_unknown_says_what_would_tell() -> None:
 
 def test_resumed_session_whose_entry_has_expired_paid_again() -> None:
     _, second = verdicts(FIRST, at(4000, 3, bill(written=21_000), began_by="resume"))
-    assert (second.cause, second.lost) == ("resumed", 20_000)
-    assert [cause.kind for cause in second.causes] == ["resumed", "expired"]
-    assert "resumed 67 min after its last call: the cache entry expired" in str(second)
+    assert (second.cause, second.lost) == ("expired", 20_000)
+    assert [cause.kind for cause in second.causes] == ["expired", "resumed"]
+    assert "resumed 67 min after its last call" in second.causes[1].text
 
 
 def test_entry_that_was_written_for_an_hour_lives_for_one() -> None:

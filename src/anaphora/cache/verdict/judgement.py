@@ -185,17 +185,15 @@ def judge(
     read = expected.read if billed_read is None else billed_read
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
     result = _result(read, expected, rules.granule_tokens.value)
-    if result == "partial" and billed_read is not None and _is_small(expected, usage, price):
-        result = "hit"
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
-    reported = reported_cause(diagnosis)
-    if reported is not None and not _is_weak(loss, diagnosis):
-        reported = None
+    reported = reported_cause(diagnosis) if _is_weak(loss, diagnosis) else None
     if reported is not None:
         missed = min(expected.left, usage.input or 0) - read
         loss = Loss(result, (reported,), tokens=max(0, missed))
+    if result == "partial" and billed_read is not None and _is_small(loss, expected, later, price):
+        loss = Loss("hit")
     return Verdict(
         result=loss.result,
         causes=loss.causes,
@@ -294,7 +292,7 @@ def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> 
     recorded = recorded_cause(None, sent)
     if sent.tool_fields and not (sent.usage is not None and sent.usage.read):
         names = joined_names([*sent.tool_fields])
-        recorded = Cause("changed", f"tools differ from the call before: {names}")
+        recorded = Cause("tools_changed", f"tools differ from the call before: {names}")
     return Verdict(
         result="first",
         causes=() if recorded is None else (recorded,),
@@ -315,12 +313,15 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     return "hit" if read >= least else "partial"
 
 
-def _is_small(expected: Prediction, usage: Usage, price: Price | None) -> bool:
-    """Whether a bill misses so few tokens that the call counts as a hit."""
-    short = expected.left - (usage.read or 0)
+def _is_small(loss: Loss, expected: Prediction, later: SentCall, price: Price | None) -> bool:
+    """Whether a bill misses so few tokens that the call counts as a hit, if no bytes show why."""
+    if later.complete and not (loss.causes and loss.causes[0].kind in ("provider_side", "unknown")):
+        return False
+    read = 0 if later.usage is None else later.usage.read or 0
+    short = expected.left - read
     if short >= min(_FEW_TOKENS, _FEW * expected.left):
         return False
-    usd = lost_usd(usage, short, price)
+    usd = lost_usd(later.usage, short, price)
     return usd is None or usd < _CENT
 
 
