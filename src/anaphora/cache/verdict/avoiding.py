@@ -40,7 +40,6 @@ from .prediction import lost_usd
 from .remedy import REMEDIES, Remedy
 from .values import CHANGED, VOLATILE, Change, Verdict
 
-
 #: Remedies that do not keep what stands behind a change, or only a part of it.
 _BEFORE_CHANGE = ("place_markers", "move_to_end", "longer_ttl")
 

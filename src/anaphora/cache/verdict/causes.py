@@ -76,9 +76,9 @@ def why_not_read(
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)
-    event = program_event(later)
-    if event is not None and local and all(one.kind == "parameter_changed" for one in local):
-        local.insert(0, event)  # it changes parameters
+    skill = _program_event(later) if later.loaded_skill else None
+    if skill is not None and {one.kind for one in local} == {"parameter_changed"}:
+        local.insert(0, skill)  # which is sent with other parameters
     recorded = recorded_cause(earlier, later)
     expired = clock is not None and clock.kind == "expired"
     causes = [
@@ -111,7 +111,7 @@ def recorded_cause(earlier: SentCall | None, later: SentCall) -> Cause | None:
             return Cause("resumed", text)
 
 
-def program_event(later: SentCall) -> Cause | None:
+def _program_event(later: SentCall) -> Cause | None:
     """What a program did since the call before that often voids the messages."""
     if later.loaded_skill:
         return Cause("skill_loaded", "a skill was loaded")
@@ -371,7 +371,7 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
-    if (event := program_event(later)) is not None:
+    if (event := _program_event(later)) is not None:
         return event
     if later.read_older:
         text = "the provider found an older call's entry; since then only tool results were added"
