@@ -36,6 +36,10 @@ BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
 """The origin of a call's history, if it is not the call before it."""
 
 
+#: What often voids the messages: a cause if nothing else shows one.
+ProgramEvent: TypeAlias = Literal["skill_loaded", "mode_changed"]
+
+
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One call that was sent, with the known facts about it."""
 
@@ -59,10 +63,8 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Host, account and workspace it went to. Compared, never shown."""
     host: str = ""
     """The host behind a router that answered, if the answer names it."""
-    loaded_skill: bool = False
-    """A program loaded a skill since the call before, by its session file."""
-    modes: tuple[str, str] | None = None
-    """The program's permission modes at the call before and at this one, if they differ."""
+    event: tuple[ProgramEvent, str] | None = None
+    """What a program did since the call before, by its session file, and that in words."""
     pause_fell: bool = False
     """After a pause in which providers often drop entries, its bill shows no more than a part of
     the conversation's first prompt."""

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.cache.sent_call import ProgramEvent
 from anaphora.cache.verdict import Diagnosis
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
@@ -59,9 +60,6 @@ def recorded_marker(written: Breakpoint) -> RecordedMarker:
 def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
-
-#: The thinking setting of a call without thinking.
-NO_THINKING = "none"
 
 #: Content blocks that are not text, by their type on any wire.
 BLOCK_KINDS = {
@@ -152,7 +150,7 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     effort: str | None = None
     """The reasoning effort, if the recording names it."""
     thinking: str | None = None
-    """The thinking setting, if it is recorded: a budget in tokens, a level, or `NO_THINKING`."""
+    """The thinking setting, if it is recorded: a budget in tokens, a level, or "none"."""
     permission_mode: str | None = None
     """The program's permission mode, if the recording names it."""
     loaded_skill: bool = False
@@ -163,6 +161,15 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     """The time since the call before is not known: the clock stepped back in between."""
     place: str | None = None
     """Its file and line, if a call has one of its own."""
+
+    def event_since(self, before: TraceCall) -> tuple[ProgramEvent, str] | None:
+        """What the program did since the call before, and that in words."""
+        was, now = before.permission_mode, self.permission_mode
+        if self.loaded_skill:
+            return "skill_loaded", "a skill was loaded"
+        if was and now and was != now:
+            return "mode_changed", f"the permission mode changed from {was} to {now}"
+        return None
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.sent_call import ttl_seconds
+from anaphora.cache.sent_call import ProgramEvent, ttl_seconds
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
@@ -166,13 +166,15 @@ class Replay:
     ) -> CallSituation:
         """`idle`: seconds since the previous call began; for a first one, that of others."""
         before = self.before
-        kind: CallKind = "loop" if in_loop else "turn"
+        kind: CallKind | ProgramEvent = "loop" if in_loop else "turn"
         if before is None:
             kind = "first"
         elif before.messages == call.messages:
             kind = "again"
-        elif (changed := _changed_setting(before, call)) is not None:
-            kind = changed
+        elif (event := call.event_since(before)) is not None:
+            kind = event[0]
+        elif before.thinking and call.thinking and before.thinking != call.thinking:
+            kind = "thinking_changed"
         elif not in_loop and self.blocks.calls_tools(before):
             kind = "added"
         marked = is_marked(call if before is None else before, self.rules)
@@ -282,16 +284,6 @@ def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
     if ttl is not None and ttl in known:
         return ttl
     return rules.default_ttl.value if rules.default_ttl is not None else known[-1]
-
-
-def _changed_setting(before: TraceCall, call: TraceCall) -> CallKind | None:
-    """The recorded setting that changed since the call before."""
-    if call.loaded_skill:
-        return "skill"
-    if call.thinking != before.thinking and call.thinking and before.thinking:
-        return "thinking"
-    changed = call.permission_mode != before.permission_mode
-    return "mode" if changed and call.permission_mode and before.permission_mode else None
 
 
 def is_marked(call: TraceCall, rules: CacheRules) -> bool:

@@ -267,13 +267,8 @@ class _RenderedTrace:
             sent = replace(sent, at=None, began=None, ended=None)
         if before is None or call.usage is None:
             return sent
-        modes = before.call.permission_mode, call.permission_mode
-        sent = replace(
-            sent,
-            loaded_skill=call.loaded_skill,
-            modes=modes if all(modes) and modes[0] != modes[1] else None,
-            pause_fell=self._fell_after_pause(before.call, call, made.rules),
-        )
+        fell = self._fell_after_pause(before.call, call, made.rules)
+        sent = replace(sent, event=call.event_since(before.call), pause_fell=fell)
         if call.began_by is not None or call.usage.cache_read not in self._entries:
             return sent
         return replace(sent, read_older=self.trace.only_tools(before.call, call))

@@ -38,6 +38,9 @@ from .values import VOLATILE, Cause, Change
 #: The error of a token estimate if the model is unknown.
 TOKEN_ERROR = 0.25
 
+#: A skill is sent with parameters of its own.
+_OF_A_SKILL = {"parameter_changed"}
+
 #: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
     "the bodies of the requests are not recorded, so the change is not known:"
@@ -76,17 +79,13 @@ def why_not_read(
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)
-    skill = _program_event(later) if later.loaded_skill else None
-    if skill is not None and {one.kind for one in local} == {"parameter_changed"}:
-        local.insert(0, skill)  # which is sent with other parameters
-    recorded = recorded_cause(earlier, later)
+    event = None if later.event is None else Cause(*later.event)
+    if event and (event.kind, {one.kind for one in local}) == ("skill_loaded", _OF_A_SKILL):
+        local.insert(0, event)
+    causes = [recorded_cause(earlier, later), *local]
     expired = clock is not None and clock.kind == "expired"
-    causes = [
-        *((clock, recorded) if expired else (recorded,)),
-        *local,
-        None if expired else clock,
-        no_marker_cause(later, rules, "this call", "reads"),
-    ]
+    causes.insert(0 if expired else len(causes), clock)
+    causes.append(no_marker_cause(later, rules, "this call", "reads"))
     if change is None:
         causes.append(lookback_cause(earlier, later, rules))
         causes.append(_thinking(earlier, later, rules, profile, read, expected))
@@ -109,16 +108,6 @@ def recorded_cause(earlier: SentCall | None, later: SentCall) -> Cause | None:
             if earlier is not None and earlier.at is not None and later.at is not None:
                 text += f" {format_duration(later.at - earlier.at)} after its last call"
             return Cause("resumed", text)
-
-
-def _program_event(later: SentCall) -> Cause | None:
-    """What a program did since the call before that often voids the messages."""
-    if later.loaded_skill:
-        return Cause("skill_loaded", "a skill was loaded")
-    if later.modes is not None:
-        was, now = later.modes
-        return Cause("mode_changed", f"the permission mode changed from {was} to {now}")
-    return None
 
 
 def local_causes(
@@ -371,8 +360,8 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
-    if (event := _program_event(later)) is not None:
-        return event
+    if later.event is not None:
+        return Cause(*later.event)
     if later.read_older:
         text = "the provider found an older call's entry; since then only tool results were added"
         return Cause("provider_side", text)

@@ -18,14 +18,7 @@ _ANTHROPIC: _Codes = {
     "system_changed": (("resumed",), ("system",)),
     "tools_changed": (("resumed",), ("tools",)),
     "messages_changed": (
-        (
-            "thinking_dropped",
-            "images_changed",
-            "parameter_changed",
-            "compaction",
-            "skill_loaded",
-            "resumed",
-        ),
+        ("thinking_dropped", "images_changed", "parameter_changed", "compaction", "resumed"),
         ("messages",),
     ),
 }
@@ -40,22 +33,22 @@ _OPENAI: _Codes = {
     "context_compacted": (("compaction",), ("messages",)),
     "input": (("compaction",), ("messages", "system")),
 }
-_PARAMETER: tuple[tuple[str, ...], tuple[str, ...]] = ("parameter_changed",), ()
 #: Causes of the program itself: `last_miss_cause` of Claude Code.
 _CLAUDE_CODE: _Codes = {
-    "system_prompt_changed": (("resumed",), ("system",)),
-    "tools_changed": (("resumed",), ("tools",)),
-    "defer_loading_changed": (("resumed",), ("tools",)),
+    "system_prompt_changed": _ANTHROPIC["system_changed"],
+    "tools_changed": _ANTHROPIC["tools_changed"],
+    "defer_loading_changed": _ANTHROPIC["tools_changed"],
     "model_changed": (("model_changed",), ()),
     "messages_rewritten": _ANTHROPIC["messages_changed"],
     "auto_mode_changed": (("mode_changed",), ()),
     "ttl_expired_5m": (("expired",), ()),
     "ttl_expired_1h": (("expired",), ()),
     "likely_server_side": (("provider_side", "evicted", "not_persisted"), ()),
-    **dict.fromkeys(
-        (f"{name}_changed" for name in ("effort", "fast_mode", "betas", "extra_body")), _PARAMETER
-    ),
-    "cache_scope_or_ttl_changed": _PARAMETER,
+    "effort_changed": (("parameter_changed",), ()),
+    "fast_mode_changed": (("parameter_changed",), ()),
+    "betas_changed": (("parameter_changed",), ()),
+    "extra_body_changed": (("parameter_changed",), ()),
+    "cache_scope_or_ttl_changed": (("parameter_changed",), ()),
 }
 CODES = {"anthropic": _ANTHROPIC, "openai": _OPENAI, "claude_code": _CLAUDE_CODE}
 """By who makes the diagnosis."""

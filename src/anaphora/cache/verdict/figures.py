@@ -4,9 +4,7 @@ confirms a figure."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.sent_call import SentCall, host_changed
@@ -16,7 +14,7 @@ from anaphora.values import Section
 from .values import Cause, CauseKind
 
 #: Parameters whose values are not private. Of the others only the name is shown.
-_SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
+_SHOWN = frozenset("model tool_choice effort thinking verbosity service_tier speed".split())
 _MOST_SHOWN = 60
 
 #: Parameters have a figure each, which their causes name.
@@ -93,27 +91,18 @@ def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:
         return Cause("other_key", "the cache key changed")
     values = f" from {_shown(name, was)} to {_shown(name, now)}" if name in _SHOWN else ""
     if name == "thinking":
-        settings = f"from {_thinking(was)} to {_thinking(now)}"
-        return Cause("parameter_changed", f"the thinking setting changed {settings}")
+        return Cause("parameter_changed", f"the thinking setting changed{values}")
     if name == "model":
         return Cause("model_changed", f"the model changed{values}")
     return Cause("parameter_changed", f"the parameter {name} changed{values}")
 
 
-def _thinking(value: bytes | None) -> str:
-    """A budget in tokens, a level or a type, from a request or from a session file."""
-    found: object = "none" if value is None else value.decode(errors="replace")
-    with suppress(msgspec.DecodeError):
-        found = msgspec.json.decode(value or b'"none"')
-    if isinstance(found, dict):
-        found = found.get("budget_tokens", found.get("type"))
-    return f"{found:,}" if isinstance(found, int) else str(found)[:_MOST_SHOWN]
-
-
 def _shown(name: str, value: bytes | None) -> str:
     if value is None:
-        return "unset"
+        return "none" if name == "thinking" else "unset"
     text = value.decode(errors="replace").strip('"')
+    if text.isdecimal() and len(text) <= _MOST_SHOWN:
+        return f"{int(text):,}"
     if name == "tool_choice" and not text.isidentifier():
         return "one" if len(text) > _MOST_SHOWN else text
     return text[:_MOST_SHOWN]

@@ -188,12 +188,13 @@ def judge(
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
-    reported = reported_cause(diagnosis) if _is_weak(loss, diagnosis) else None
+    weak = loss.result == "unknown" or later.event in [(one.kind, one.text) for one in loss.causes]
+    reported = reported_cause(diagnosis) if weak else None
     if reported is not None:
         missed = min(expected.left, usage.input or 0) - read
         loss = Loss(result, (reported,), tokens=max(0, missed))
-    if result == "partial" and billed_read is not None and _is_small(loss, expected, later, price):
-        loss = Loss("hit")
+    small = result == "partial" and _is_small(loss, expected, later, price)
+    loss = Loss("hit") if small else loss
     return Verdict(
         result=loss.result,
         causes=loss.causes,
@@ -207,7 +208,7 @@ def judge(
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
         agrees=None
-        if diagnosis is None
+        if diagnosis is None or small
         else reported is not None
         or agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
         host=later.host,
@@ -315,23 +316,14 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
 
 def _is_small(loss: Loss, expected: Prediction, later: SentCall, price: Price | None) -> bool:
     """Whether a bill misses so few tokens that the call counts as a hit, if no bytes show why."""
-    if later.complete and not (loss.causes and loss.causes[0].kind in ("provider_side", "unknown")):
+    if later.complete and loss.causes[0].kind not in ("provider_side", "unknown"):
         return False
-    read = 0 if later.usage is None else later.usage.read or 0
-    short = expected.left - read
-    if short >= min(_FEW_TOKENS, _FEW * expected.left):
+    read = None if later.usage is None else later.usage.read
+    short = expected.left - (read or 0)
+    if read is None or short >= min(_FEW_TOKENS, _FEW * expected.left):
         return False
     usd = lost_usd(later.usage, short, price)
     return usd is None or usd < _CENT
-
-
-def _is_weak(loss: Loss, diagnosis: Diagnosis | None) -> bool:
-    """Whether a diagnosis says more than the verdict: of an unknown cause, or of an event in a
-    session file that it does not name."""
-    if loss.result == "unknown":
-        return True
-    events = loss.causes[0].kind in ("skill_loaded", "mode_changed") if loss.causes else False
-    return events and not agrees(diagnosis, loss.causes, loss.change, hit=False)
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:

@@ -229,9 +229,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         if self.pinned:
             text += f" Pinned to {self.host}."
         if self.diagnosis is not None and reported_cause(self.diagnosis) not in self.causes:
-            who = self.diagnosis.reporter
-            text += f" {who[0].upper()}{who[1:]} reports {self.diagnosis}"
-            text += f", {_AGREEMENT[self.agrees]}."
+            who = self.diagnosis.reporter.replace("the", "The")
+            text += f" {who} reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
         return text
 
     @property
@@ -389,8 +388,8 @@ def agrees(
         return hit
     table = CODES.get(diagnosis.provider, {})
     # OpenAI's client has these codes with `_changed` appended.
-    names = ((code, code.removesuffix("_changed")) for code in diagnosis.codes)
-    known = [table.get(code) or table[plain] for code, plain in names if {code, plain} & {*table}]
+    codes = (one if one in table else one.removesuffix("_changed") for one in diagnosis.codes)
+    known = [table[code] for code in codes if code in table]
     if not known:
         return None
     kinds = {cause.kind for cause in causes}

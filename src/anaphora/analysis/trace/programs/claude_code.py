@@ -18,19 +18,12 @@ of the call is not documented.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
-from anaphora.analysis.trace.format import (
-    NO_THINKING,
-    Trace,
-    TraceCall,
-    TraceMessage,
-    TraceUsage,
-)
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.log_lines import (
     BranchBudget,
     FoundTrace,
@@ -50,19 +43,19 @@ _BOUNDARIES = {"compact_boundary": "compaction", "microcompact_boundary": "edit"
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 #: What the program writes before a skill's text, and when a session ends.
 _SKILL, _EXIT = "Base directory for this skill", "<command-name>/exit</command-name>"
+#: The setting of a prompt that is sent without thinking.
+NO_THINKING = "none"
 #: Seconds by which times of the status line may differ from those of messages.
 _ROUNDED = 1.0
 
 
 class Prompt(NamedTuple):
-    """What a line says about a message that is not the result of a tool."""
+    """The settings of a message that is not the result of a tool."""
 
     version: str
     thinking: str | None
-    """The recorded setting; None: there is none."""
     mode: str | None
-    skill: bool
-    """It is the text of a skill that was loaded."""
+    is_skill: bool
 
 
 class SessionNode(msgspec.Struct, eq=False):
@@ -143,8 +136,6 @@ class ClaudeCodeSession:
         self._order: LineOrder[tuple[str, dict[str, Any]]] = LineOrder()
         self._boundaries: dict[str, str] = {}
         """By id, lines without a message after a boundary, and the kind of the boundary."""
-        self._skills: set[str] = set()
-        """Ids of tool calls that load skills."""
         self._with_thinking: set[str] = set()
         """Versions of the program that record the thinking setting."""
         self._reported: dict[tuple[str, float], Diagnosis] = {}
@@ -209,11 +200,7 @@ class ClaudeCodeSession:
             node.is_main = fields.get("isSidechain") is not True
             if not node.is_main and isinstance(agent, str):
                 node.agent = agent
-            own = claude_code_diagnosis(fields.get("last_miss_cause"))
-            node.diagnosis = node.diagnosis or own
-            blocks = message.get("content") or []
-            self._skills.update(_skill_calls(blocks))
-            node.add(blocks, at)
+            node.add(message.get("content") or [], at)
             return node
         return None
 
@@ -223,36 +210,31 @@ class ClaudeCodeSession:
         if thinking is not None:
             self._with_thinking.add(version)
         first = content[0] if isinstance(content, list) and content else content
-        text = first.get("text") if isinstance(first, dict) else first
-        skill = fields.get("isMeta") is True and (
-            fields.get("sourceToolUseID") in self._skills
-            or (isinstance(text, str) and text.startswith(_SKILL))
-        )
-        return Prompt(version, thinking, mode if isinstance(mode, str) else None, skill)
+        text = str(first.get("text") if isinstance(first, dict) else first)
+        is_skill = fields.get("isMeta") is True and text.startswith(_SKILL)
+        known = isinstance(mode, str) and mode.isidentifier()
+        return Prompt(version, thinking, mode if known else None, is_skill)
 
     def _read_status(self, fields: dict[str, Any]) -> None:
         """The program's own diagnosis of its last miss, in what it sends to a status line."""
         cache = fields.get("prompt_cache")
         if not isinstance(cache, dict):
             return
-        found, at = claude_code_diagnosis(cache.get("last_miss_cause")), cache.get("last_miss_at")
-        if found is not None and isinstance(at, (int, float)):
-            self._reported[str(fields.get("session_id") or ""), float(at)] = found
+        found = claude_code_diagnosis(cache.get("last_miss_cause"))
+        at = seconds(cache.get("last_miss_at"))
+        if found is not None and at is not None:
+            self._reported[str(fields.get("session_id") or ""), at] = found
 
     def _add_reported(self) -> None:
         """Adds the program's own diagnoses to the calls of the main conversation."""
-        calls = [one for one in self.nodes if one.is_main and one.usage is not None]
-        calls = [one for one in calls if one.ended is not None]
-        calls.sort(key=lambda call: call.ended or 0.0)
-        ends = [call.ended or 0.0 for call in calls]
+        calls = [(one.ended or 0.0, one) for one in self.nodes if one.is_main and one.usage]
+        calls.sort(key=lambda pair: pair[0])
+        ends = [ended for ended, _ in calls]
         for (session, at), diagnosis in self._reported.items():
-            index = bisect_left(ends, at - _ROUNDED)
-            if session not in ("", self.id) or index == len(calls):
-                continue
-            call = calls[index]
-            sent = None if call.parent is None else call.parent.ended
-            if sent is not None and sent <= at + _ROUNDED:
-                call.diagnosis = call.diagnosis or diagnosis
+            for _, call in calls[(first := bisect_left(ends, at - _ROUNDED)) : first + 1]:
+                sent = None if call.parent is None else call.parent.ended
+                if session in ("", self.id) and sent is not None and sent <= at + _ROUNDED:
+                    call.diagnosis = call.diagnosis or diagnosis
 
     def traces(self, file: str) -> list[TraceEntry]:
         for line in self._order.rest():
@@ -348,19 +330,10 @@ def _thinking(metadata: object) -> str | None:
     """The thinking setting of a prompt: a budget in tokens, or a level in older versions."""
     if not isinstance(metadata, dict):
         return None
-    budget, level = metadata.get("maxThinkingTokens"), metadata.get("level")
-    if metadata.get("disabled") is True:
+    setting = str(metadata.get("maxThinkingTokens", metadata.get("level", "")))
+    if metadata.get("disabled") is True or setting == "0":
         return NO_THINKING
-    if isinstance(budget, int):
-        return str(budget) if budget > 0 else NO_THINKING
-    return level if isinstance(level, str) and level.isidentifier() else None
-
-
-def _skill_calls(blocks: list[Any]) -> Iterator[str]:
-    """The ids of tool calls that load a skill."""
-    for block in blocks:
-        if isinstance(block, dict) and block.get("name") == "Skill":
-            yield str(block.get("id"))
+    return setting if setting.isalnum() and setting != "None" else None
 
 
 def _conversation(
@@ -384,7 +357,7 @@ def _conversation(
         if (prompt := node.prompt) is not None:
             recorded = prompt.version in with_thinking
             thinking = prompt.thinking or (NO_THINKING if recorded else None)
-            mode, skill = prompt.mode or mode, skill or prompt.skill
+            mode, skill = prompt.mode or mode, skill or prompt.is_skill
         if node.role != "assistant" or node.usage is None:
             continue
         if id(node) in taken:
