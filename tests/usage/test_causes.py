@@ -111,9 +111,8 @@ def test_codex(calls: tuple[Call, ...], expected: Found, said: str, tmp_path: Pa
     assert said in "".join(one["sentence"] for one in losses(file)["dearest"])
 
 
-TYPED = {"thinkingMetadata": {"maxThinkingTokens": 31_999}, "permissionMode": "default"}
-TYPED |= {"version": "2.1.39"}
-COMMAND = {"version": "2.1.39"}
+COMMAND: dict[str, Any] = {"version": "2.1.39", "permissionMode": "default"}
+TYPED = {**COMMAND, "thinkingMetadata": {"maxThinkingTokens": 31_999}}
 
 
 def text(words: str, **fields: object) -> dict[str, Any]:
@@ -248,20 +247,15 @@ def test_verdicts_without_a_simulation_are_the_same(program: ProgramName) -> Non
         entries = AnswerIndex().once(name, read(program, lines))
         traces = [entry.trace for entry in entries if isinstance(entry, FoundTrace)]
         prices = PriceBook(0.0)
-        simulated = {
-            (one.predicted.trace, one.predicted.call): replace(
-                one.verdict, predicted=None, remedy=None
-            )
-            for one in judge_traces(traces, prices.price)
-        }
-        by_bills = {
-            (one.trace.id, one.call): replace(one.verdict, predicted=None)
-            for one in judge_bills(traces, prices.price, hits=True)
-        }
+        simulated, by_bills = {}, {}
+        for one in judge_traces(traces, prices.price):
+            key = one.predicted.trace, one.predicted.call
+            simulated[key] = replace(one.verdict, predicted=None, remedy=None)
+        for bill in judge_bills(traces, prices.price, hits=True):
+            by_bills[bill.trace.id, bill.call] = replace(bill.verdict, predicted=None)
         assert by_bills == simulated
         lost = {key for key, verdict in simulated.items() if verdict.result not in ("hit", "first")}
-        found = judge_bills(traces, prices.price)
-        assert lost <= {(one.trace.id, one.call) for one in found}
+        assert lost <= {(one.trace.id, one.call) for one in judge_bills(traces, prices.price)}
 
 
 def test_gemini_cli(tmp_path: Path) -> None:
