@@ -252,7 +252,7 @@ def test_verdicts_without_a_simulation_are_the_same(program: ProgramName) -> Non
             key = one.predicted.trace, one.predicted.call
             simulated[key] = replace(one.verdict, predicted=None, remedy=None)
         for bill in judge_bills(traces, prices.price, hits=True):
-            by_bills[bill.trace.id, bill.call] = replace(bill.verdict, predicted=None)
+            by_bills[bill.trace.id, bill.call] = replace(bill.verdict, predicted=None, remedy=None)
         assert by_bills == simulated
         lost = {key for key, verdict in simulated.items() if verdict.result not in ("hit", "first")}
         assert lost <= {(one.trace.id, one.call) for one in judge_bills(traces, prices.price)}

@@ -75,6 +75,36 @@ class SessionFile(NamedTuple):
     """The program's folder, or the place that was named."""
 
 
+#: Between a repository and its worktrees, where Claude Code makes them.
+_WORKTREES = "/.claude/worktrees/"
+_MOST_BYTES = 4096
+
+
+def repository(folder: str, others: Iterable[str] = ()) -> str:
+    """The git repository that a folder is in, as a folder or a worktree: one project. `others` are
+    the folders of the same session: of a folder that is gone, the one that contains it."""
+    path = Path(folder)
+    for parent in (path, *path.parents) if path.is_absolute() else ():
+        if (found := _repository_at(parent / ".git")) is not None:
+            return str(found)
+    outer = folder.replace("\\", "/").partition(_WORKTREES)[0]
+    inside = [each for each in others if outer.startswith(each.replace("\\", "/") + "/")]
+    return min(inside, key=len, default=folder[: len(outer)])
+
+
+def _repository_at(git: Path) -> Path | None:
+    """None if there is none. In a worktree, `.git` is a file that names the repository's."""
+    try:
+        if git.is_dir():
+            return git.parent
+        with git.open("rb") as file:
+            line = file.read(_MOST_BYTES).decode(errors="replace").strip()
+    except (OSError, ValueError):
+        return None
+    head, found, _ = line.removeprefix("gitdir: ").replace("\\", "/").partition("/.git/worktrees/")
+    return Path(head) if found else git.parent
+
+
 def session_files(
     places: Iterable[Path],
     environ: Mapping[str, str],

@@ -40,6 +40,8 @@ class CallBill(msgspec.Struct, frozen=True, array_like=True):
     """The key without its time, if files that copy the answer change its time."""
     copied: bool = False
     """The file says that it begins with another session: `untimed` is enough."""
+    partial: bool = False
+    """The file has only a part of its tokens, and this is the least."""
 
     @property
     def input(self) -> int:
@@ -82,3 +84,5 @@ class CallLoss(msgspec.Struct, frozen=True, array_like=True):
     """The verdict, without text of prompts."""
     idle: float | None = None
     """Seconds since the call before."""
+    saved_nano_usd: int | None = None
+    """What the cause's remedy would have saved, before dearer writes; None: nothing, or unknown."""

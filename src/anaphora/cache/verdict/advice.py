@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from anaphora.values import Ttl
+
 from .remedy import REMEDIES, RemedyKind
 from .values import CHANGES, CauseKind
 
+#: The longer of the lifetimes that programs have a setting for.
+LONGER: Ttl = "1h"
 #: Agent programs that have a setting or command of their own, with their titles.
 PROGRAM_TITLES = {
     "claude_code": "Claude Code",
@@ -246,8 +250,8 @@ def advice(
     """What users of these programs can do: a line for each that has one of its own, and the general
     line for the others. `helps` is whether the remedy would have avoided a loss."""
     facts, named = CAUSES[cause], sorted({*programs})
-    if not helps and facts.otherwise:
-        return (facts.otherwise,)
+    if not helps and facts.remedy != "nothing":
+        return (facts.otherwise or "Nothing to do: no setting would have avoided it.",)
     own = [
         f"{title}: {facts.programs[name]}"
         for name, title in PROGRAM_TITLES.items()
