@@ -136,7 +136,7 @@ MISSED = Call(180, 9_000, 22_500, prompt=TYPED)
         ({"diagnosis": "unavailable"}, "unknown", "not recorded"),
         ({"read": 30_000, "written": 1_500, "loop": True}, "provider_side", "older call's"),
         ({"read": 30_500, "written": 1_000, "loop": True}, None, ""),
-        ({"prompt": COMMAND}, "parameter_changed", "setting changed from 31,999 to none"),
+        ({"prompt": COMMAND}, "thinking_changed", "setting changed from 31,999 to none"),
         ({"prompt": {"version": "2.1.50"}}, "unknown", "not recorded"),
         ({"prompt": text(SKILL, isMeta=True)}, "skill_loaded", "a skill was loaded"),
         ({"prompt": text(SKILL, isMeta=True, thinkingMetadata=None)}, "skill_loaded", ""),

@@ -95,7 +95,13 @@ CAUSES: dict[CauseKind, CauseFacts] = {
     ),
     "model_changed": CauseFacts("model changed", "keep_parameters", _ONE_MODEL, _MODELS),
     "parameter_changed": CauseFacts(
-        "effort, thinking or another parameter changed", "keep_parameters", _ONE_MODEL, _MODELS
+        "effort or another parameter changed", "keep_parameters", _ONE_MODEL, _MODELS
+    ),
+    "thinking_changed": CauseFacts(
+        "thinking setting changed",
+        "keep_parameters",
+        "Choose the thinking setting when a conversation begins. Some versions of Claude Code send"
+        " slash commands, plans and skills without thinking: begin a session with them.",
     ),
     "images_changed": CauseFacts(
         "first image added or last one removed",

@@ -38,9 +38,6 @@ from .values import VOLATILE, Cause, Change
 #: The error of a token estimate if the model is unknown.
 TOKEN_ERROR = 0.25
 
-#: A skill is sent with parameters of its own.
-_OF_A_SKILL = {"parameter_changed"}
-
 #: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
     "the bodies of the requests are not recorded, so the change is not known:"
@@ -80,8 +77,9 @@ def why_not_read(
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)
     event = None if later.event is None else Cause(*later.event)
-    if event and (event.kind, {one.kind for one in local}) == ("skill_loaded", _OF_A_SKILL):
-        local.insert(0, event)
+    skill = event is not None and event.kind == "skill_loaded"
+    if event and skill and [one.kind for one in local] == ["thinking_changed"]:
+        local.insert(0, event)  # a skill is sent with a thinking setting of its own
     causes = [recorded_cause(earlier, later), *local]
     expired = clock is not None and clock.kind == "expired"
     causes.insert(0 if expired else len(causes), clock)

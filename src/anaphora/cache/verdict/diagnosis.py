@@ -18,7 +18,10 @@ _ANTHROPIC: _Codes = {
     "system_changed": (("resumed",), ("system",)),
     "tools_changed": (("resumed",), ("tools",)),
     "messages_changed": (
-        ("thinking_dropped", "images_changed", "parameter_changed", "compaction", "resumed"),
+        tuple(
+            "thinking_dropped thinking_changed images_changed parameter_changed compaction"
+            " resumed".split()
+        ),
         ("messages",),
     ),
 }

@@ -91,7 +91,7 @@ def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:
         return Cause("other_key", "the cache key changed")
     values = f" from {_shown(name, was)} to {_shown(name, now)}" if name in _SHOWN else ""
     if name == "thinking":
-        return Cause("parameter_changed", f"the thinking setting changed{values}")
+        return Cause("thinking_changed", f"the thinking setting changed{values}")
     if name == "model":
         return Cause("model_changed", f"the model changed{values}")
     return Cause("parameter_changed", f"the parameter {name} changed{values}")

@@ -72,6 +72,7 @@ CauseKind: TypeAlias = Literal[
     "above_maximum",
     "no_marker",
     "thinking_dropped",
+    "thinking_changed",
     "skill_loaded",
     "mode_changed",
     "not_persisted",
@@ -99,7 +100,9 @@ PROMPT_CHANGED = frozenset(("system_changed", "tools_changed"))
 #: Causes that are a change of bytes, which the verdict's `change` describes.
 CHANGED = frozenset((*PROMPT_CHANGED, "history_edited", "marker_on_volatile"))
 #: Causes that are a change of something else that a cache depends on.
-PARAMETERS = frozenset(("model_changed", "parameter_changed", "images_changed", "other_key"))
+PARAMETERS = frozenset(
+    "model_changed parameter_changed thinking_changed images_changed other_key".split()
+)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
