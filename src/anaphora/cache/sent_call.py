@@ -66,8 +66,7 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     event: tuple[ProgramEvent, str] | None = None
     """What a program did since the call before, by its session file, and that in words."""
     pause_fell: bool = False
-    """After a pause in which providers often drop entries, its bill shows no more than a part of
-    the conversation's first prompt."""
+    """After a long pause its bill shows no more than a part of the conversation's first prompt."""
     marks_recorded: bool = True
     """False: the places of its markers are assumed, so that nothing can be proven from them."""
     read_older: bool = False

@@ -164,12 +164,12 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def event_since(self, before: TraceCall) -> tuple[ProgramEvent, str] | None:
         """What the program did since the call before, and that in words."""
-        was, now = before.permission_mode, self.permission_mode
         if self.loaded_skill:
             return "skill_loaded", "a skill was loaded"
-        if was and now and was != now:
-            return "mode_changed", f"the permission mode changed from {was} to {now}"
-        return None
+        was, now = before.permission_mode, self.permission_mode
+        if not was or not now or was == now:
+            return None
+        return "mode_changed", f"the permission mode changed from {was} to {now}"
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():

@@ -39,8 +39,7 @@ from .predict import Predictor
 from .predicted import Predicted
 from .replay import Replay
 
-#: Seconds. Codex's next turn finds only the shared beginning in 5 of 12 cases after 10 to 60
-#: minutes, in all after that, and in 27 of 916 within a minute.
+#: Seconds: 12 of 19 turns of Codex after such a pause found only the shared beginning.
 _LONG_PAUSE = 600.0
 
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]

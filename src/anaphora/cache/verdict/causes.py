@@ -38,6 +38,9 @@ from .values import VOLATILE, Cause, Change
 #: The error of a token estimate if the model is unknown.
 TOKEN_ERROR = 0.25
 
+#: A skill is sent with a thinking setting of its own.
+_SKILL = ["skill_loaded", "thinking_changed"]
+
 #: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
     "the bodies of the requests are not recorded, so the change is not known:"
@@ -77,9 +80,8 @@ def why_not_read(
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)
     event = None if later.event is None else Cause(*later.event)
-    skill = event is not None and event.kind == "skill_loaded"
-    if event and skill and [one.kind for one in local] == ["thinking_changed"]:
-        local.insert(0, event)  # a skill is sent with a thinking setting of its own
+    if event and [event.kind, *(one.kind for one in local)] == _SKILL:
+        local.insert(0, event)
     causes = [recorded_cause(earlier, later), *local]
     expired = clock is not None and clock.kind == "expired"
     causes.insert(0 if expired else len(causes), clock)

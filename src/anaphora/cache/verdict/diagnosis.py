@@ -12,18 +12,13 @@ from anaphora.wording import counted
 _Codes: TypeAlias = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 """By the provider's code: the causes that agree with it, and the sections whose changes do."""
 
+_OF_MESSAGES = "thinking_dropped thinking_changed images_changed parameter_changed".split()
 _ANTHROPIC: _Codes = {
     "model_changed": (("model_changed", "parameter_changed"), ()),
     # A resumed session shows in a changed system prompt, and may have other tools.
     "system_changed": (("resumed",), ("system",)),
     "tools_changed": (("resumed",), ("tools",)),
-    "messages_changed": (
-        tuple(
-            "thinking_dropped thinking_changed images_changed parameter_changed compaction"
-            " resumed".split()
-        ),
-        ("messages",),
-    ),
+    "messages_changed": ((*_OF_MESSAGES, "compaction", "resumed"), ("messages",)),
 }
 _OPENAI: _Codes = {
     "model": (("model_changed",), ()),
@@ -61,7 +56,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The diagnosis of a cache miss by the provider, or by the program that sent the call."""
 
     provider: str
-    """`anthropic`, `openai` or `claude_code`."""
     code: str
     """Its code: `tools_changed`, `prompt_cache_key`; several with commas."""
     tokens: int | None = None
@@ -72,10 +66,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reporter(self) -> str:
         return "Claude Code" if self.provider == "claude_code" else "the provider"
-
-    @property
-    def codes(self) -> list[str]:
-        return self.code.split(", ")
 
     def __str__(self) -> str:
         missed = f" ({counted(self.tokens, 'token')})" if self.tokens is not None else ""

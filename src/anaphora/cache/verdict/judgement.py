@@ -197,8 +197,8 @@ def judge(
     if reported is not None:
         missed = min(expected.left, usage.input or 0) - read
         loss = Loss(result, (reported,), tokens=max(0, missed))
-    small = result == "partial" and _is_small(loss, expected, later, price)
-    loss = Loss("hit") if small else loss
+    if small := result == "partial" and _is_small(loss, expected, later, price):
+        loss = Loss("hit")
     return Verdict(
         result=loss.result,
         causes=loss.causes,

@@ -374,7 +374,7 @@ def reported_cause(diagnosis: Diagnosis | None) -> Cause | None:
     """The cause by the diagnosis of the provider or the program; None if it names none."""
     if diagnosis is None or not diagnosis.conclusive:
         return None
-    names = (code.removesuffix("_changed") for code in diagnosis.codes)
+    names = (code.removesuffix("_changed") for code in diagnosis.code.split(", "))
     found = next((_REPORTED[name] for name in names if name in _REPORTED), None)
     if found is None:
         return None
@@ -391,7 +391,9 @@ def agrees(
         return hit
     table = CODES.get(diagnosis.provider, {})
     # OpenAI's client has these codes with `_changed` appended.
-    codes = (one if one in table else one.removesuffix("_changed") for one in diagnosis.codes)
+    codes = (
+        one if one in table else one.removesuffix("_changed") for one in diagnosis.code.split(", ")
+    )
     known = [table[code] for code in codes if code in table]
     if not known:
         return None

@@ -10,9 +10,8 @@ lines. System prompt and tools are not in the file.
 
 A typed prompt carries the permission mode and, as far as seen up to version 2.1.39, the thinking
 setting; slash commands, plans and skills carry none, and are sent without thinking. A line with
-`prompt_cache` is what the program sends to a status line, if a user logs it into the file: its
-`last_miss_cause` is the program's own diagnosis. Whether `last_miss_at` is the beginning or the end
-of the call is not documented.
+`prompt_cache` is one for a status line, if a user logs it there: `last_miss_cause` is the program's
+own diagnosis. Whether `last_miss_at` is the beginning or the end of the call is not documented.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ _BOUNDARIES = {"compact_boundary": "compaction", "microcompact_boundary": "edit"
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 #: What the program writes before a skill's text, and when a session ends.
 _SKILL, _EXIT = "Base directory for this skill", "<command-name>/exit</command-name>"
-#: The setting of a prompt that is sent without thinking.
-NO_THINKING = "none"
 #: Seconds by which times of the status line may differ from those of messages.
 _ROUNDED = 1.0
 
@@ -72,7 +69,6 @@ class SessionNode(msgspec.Struct, eq=False):
     agent: str | None = None
     """The kind of subagent that wrote it."""
     is_main: bool = True
-    """It is not of a subagent."""
     prompt: Prompt | None = None
     diagnosis: Diagnosis | None = None
     id: str = ""
@@ -254,8 +250,8 @@ class ClaudeCodeSession:
         branches = BranchBudget()
         branches.add(len(self.nodes))
         leaves = branches.kept([node for node in self.nodes if node.is_leaf])
-        known = self._with_thinking
-        found = [_conversation(leaf, self.id or file, taken, known) for leaf in leaves]
+        id, versions = self.id or file, self._with_thinking
+        found = [_conversation(leaf, id, taken, versions) for leaf in leaves]
         return [*(one for one in found if one is not None), *branches.problems(file)]
 
     def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
@@ -320,9 +316,9 @@ class ClaudeCodeSession:
 
 def _boundary(fields: dict[str, Any]) -> str | None:
     """What a line without a message says about the history after it."""
-    for about in (fields.get("data"), fields.get("attachment")):
-        if isinstance(about, dict) and about.get("hookName") == "SessionStart:resume":
-            return "resume"
+    about = fields.get("data") or fields.get("attachment")
+    if isinstance(about, dict) and about.get("hookName") == "SessionStart:resume":
+        return "resume"
     return _BOUNDARIES.get(str(fields.get("subtype")))
 
 
@@ -332,7 +328,7 @@ def _thinking(metadata: object) -> str | None:
         return None
     setting = str(metadata.get("maxThinkingTokens", metadata.get("level", "")))
     if metadata.get("disabled") is True or setting == "0":
-        return NO_THINKING
+        return "none"
     return setting if setting.isalnum() and setting != "None" else None
 
 
@@ -356,7 +352,7 @@ def _conversation(
         began_by = node.began_by or began_by
         if (prompt := node.prompt) is not None:
             recorded = prompt.version in with_thinking
-            thinking = prompt.thinking or (NO_THINKING if recorded else None)
+            thinking = prompt.thinking or ("none" if recorded else None)
             mode, skill = prompt.mode or mode, skill or prompt.is_skill
         if node.role != "assistant" or node.usage is None:
             continue
