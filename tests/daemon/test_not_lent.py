@@ -10,7 +10,7 @@ import pytest
 from support.daemon import GRANT, TestedDaemon, running_daemon
 
 from anaphora import emulator
-from anaphora.daemon.facts.handles import NOT_LENT
+from anaphora.daemon.access.handles import NOT_LENT
 from anaphora.emulator.server import Emulator
 
 EVERYTHING: dict[str, Any] = {

@@ -21,10 +21,10 @@ from anaphora.daemon.calls.call import (
     StreamPiece,
 )
 from anaphora.daemon.calls.pipeline import CallStep, CallTools
-from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import Timeout
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 from anaphora.wire.response_headers import REQUEST_IDS
+from anaphora.wire.strict_json import LARGE
 
 from .settle import own_reads
 
