@@ -13,7 +13,7 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.catalog import Dialect
-from anaphora.catalog.dialects import Router
+from anaphora.catalog.dialect_rows import Router
 from anaphora.rendered import Rendered
 from anaphora.values import Opaque, Reply
 from anaphora.wire.openai_chat.types import BESIDE
