@@ -348,7 +348,7 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...
     """The system blocks, and the marks on them; the same prompt comes with every turn."""
     if raw[:1] != b"[":
         text = decode_value(raw, str | list[msgspec.Raw] | None, "$.system", request_error)
-        return () if text is None else (PromptBlock("system", text),), ()
+        return () if text is None else (PromptBlock("system0", text),), ()
     blocks: list[PromptBlock] = []
     marks: list[MarkRequest] = []
     for index, found in enumerate(Walk(TABLE).section(raw, "$.system")):
