@@ -10,14 +10,14 @@ may be billed as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
 from anaphora import wire as wires
-from anaphora.prompt import Call
+from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import Kind
 from anaphora.values import (
     Audio,
@@ -158,21 +158,18 @@ class CallContent:
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
+    blocks = cast("tuple[PromptBlock, ...]", call.ir.besides_messages()[1])
+    # How many messages of the request became the system prompt.
+    of_messages = wire in ("openai_chat", "openai_responses")
+    leading = int(of_messages and bool(blocks) and blocks[0].label != "instructions")
     try:
         scan.marks(call)
-        scan.system(call)
-        for segment in call.ir.segments:
-            scan.messages(segment.messages, leading=_leading(wire, call))
+        scan.system(call, blocks)
+        for run in call.ir.body_runs():
+            scan.messages(run.messages, leading)
     except DECODE_ERRORS as problem:
         raise request_error(decode_reason(problem), "$") from None
     return scan.found
-
-
-def _leading(wire: str, call: Call) -> int:
-    """How many messages of the request became the system prompt."""
-    blocks = call.ir.system_blocks
-    of_messages = wire in ("openai_chat", "openai_responses")
-    return int(of_messages and bool(blocks) and blocks[0].label != "instructions")
 
 
 class _Scan:
@@ -194,9 +191,9 @@ class _Scan:
                 self._stored(_decode(text), self._own.marker or "cachePoint")
                 self._loose(_decode(text), self._own.marker or "cachePoint")
 
-    def system(self, call: Call) -> None:
+    def system(self, call: Call, blocks: Sequence[PromptBlock]) -> None:
         own = self._own
-        for index, block in enumerate(call.ir.system_blocks):
+        for index, block in enumerate(blocks):
             if block.extras is not None:
                 self._extras(block.extras, Text, f"{own.system or own.messages}[{index}]")
         # A system text that a call cannot hold stays with the unknown fields.
