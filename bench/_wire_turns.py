@@ -126,11 +126,12 @@ _TURNS = {
 
 def turn_before(name: str) -> Turn:
     """Before requests were parsed: walks over the bytes of the body."""
+    from anaphora.wire.facts.reading import read_facts  # type: ignore[import-not-found]
+
     from anaphora import wire
     from anaphora.daemon.endpoints.body import AppBodies  # type: ignore[attr-defined]
     from anaphora.rendered import Plan
     from anaphora.wire.elements import DecodedBody  # type: ignore[import-not-found]
-    from anaphora.wire.facts.reading import read_facts  # type: ignore[import-not-found]
 
     memory, codec, path = AppBodies(), wire.get(name), PATHS[name]
     held: list[Any] = []
@@ -178,7 +179,9 @@ def main() -> None:
         print(min(_times(make, name, sent, cold)), flush=True)
 
 
-def _times(make: Callable[[str], Turn], name: str, sent: list[bytes], cold: bool) -> Iterator[float]:
+def _times(
+    make: Callable[[str], Turn], name: str, sent: list[bytes], cold: bool
+) -> Iterator[float]:
     turn = make(name)
     if not cold:
         turn(sent[0])

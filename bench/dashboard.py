@@ -21,9 +21,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditUsage
+from anaphora.audit import AuditEnvelope
 from anaphora.audit.chain import ChainHead, seal
-from anaphora.audit.envelope import SegmentRow, decode
+from anaphora.audit.envelope import AuditBlock, AuditUsage, SegmentRow, decode
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.audit import AuditPage
 from anaphora.dashboard.pages.blocks import BlocksPage

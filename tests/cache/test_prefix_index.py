@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora import wire
-from anaphora.cache import CallHints, PrefixIndex, hints_of
+from anaphora.cache import PrefixIndex, hints_of
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.rendered import Rendered
 
 SPLIT = wire.get("anthropic").split

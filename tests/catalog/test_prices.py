@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.catalog import Price, Rates, price
+from anaphora.catalog import Price, price
 from anaphora.catalog.load import SHIPPED
+from anaphora.catalog.price_data import decode_prices
+from anaphora.catalog.prices import Rates
 from anaphora.catalog.pricing import NAMES, Service, listed
 from anaphora.errors import InvalidRequest
 from anaphora.values import Usage
@@ -136,7 +138,7 @@ tiers = [{ above = 100, input = 7.2, output = 36 }]
 
 
 def test_custom_rows_win() -> None:
-    mine = catalog.decode_prices(MINE)
+    mine = decode_prices(MINE)
     found = price("anthropic", "claude-opus-5-5-20260901", WHEN, own=mine)
     assert found is not None
     assert (found.input, found.source) == (D("3.6"), "our contract")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from support.audit_logs import envelope
 
-from anaphora.audit import AuditBlock, AuditLog, AuditUsage
+from anaphora.audit import AuditLog
+from anaphora.audit.envelope import AuditBlock, AuditUsage
 from anaphora.cli.audit_report import bar
 
 DAY = 86_400.0

@@ -34,7 +34,7 @@ class Served:
     """What the daemon remembers of calls: bodies, and conversations whose text is dropped."""
 
     def __init__(self) -> None:
-        self.kept = BodyMemory[MessageFacts](1 << 40, size_of=lambda facts: facts.size)
+        self.kept = BodyMemory[MessageFacts](1 << 40)
         self.bodies = AppBodies(self.kept)
         self.memory = CallMemory()
         self._profile = catalog.profile("openai", MODEL)
@@ -54,7 +54,7 @@ class Served:
     def send(self, fields: dict[str, Any], at: float) -> None:
         data = json.dumps({"model": MODEL, "max_tokens": 300, **fields})
         body = self.bodies.read("app", WIRE, data.encode())
-        self.bodies.keep(body, body.facts(refers=False))
+        self.bodies.keep(body, body.facts())
         decoded = DecodedBody(body.members, body.elements)
         rendered = for_model(wire.get(WIRE).split(decoded, (), PATH), self._profile)
         own, hints = own_plan(rendered, self._rules, body.members), hints_of({}, body.members)

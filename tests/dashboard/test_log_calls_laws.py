@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.block_sums import sums_by_block
 
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage
-from anaphora.audit.envelope import OwnFigures
+from anaphora.audit import AuditEnvelope, AuditLog
+from anaphora.audit.envelope import AuditBlock, AuditUsage, OwnFigures
 from anaphora.dashboard.past_calls.queries import pieces, whole_pieces
 from anaphora.dashboard.past_calls.schema import HOUR, MINUTE, STEPS, FillState
 from anaphora.dashboard.past_calls.source import LogCalls

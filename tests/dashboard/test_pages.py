@@ -12,13 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import htpy
 import pytest
-from support.dashboard_data import (
-    HOSTILE_NAMES,
-    LONG_NAME,
-    SCRIPT,
-    hostile_calls,
-    varied_calls,
-)
+from support.dashboard_data import HOSTILE_NAMES, LONG_NAME, SCRIPT, hostile_calls, varied_calls
 from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
@@ -155,9 +149,7 @@ def test_pages_have_landmarks_headings_and_labels(path: str, varied: MemoryCalls
     assert current == [{each.name: each.title for each in SITE.sections}[path]]
 
 
-def test_the_page_of_a_conversation_is_in_the_section_of_conversations(
-    varied: MemoryCalls,
-) -> None:
+def test_the_page_of_a_conversation_is_in_the_section_of_conversations(varied: MemoryCalls) -> None:
     id = varied.conversations(view_from_query({"range": "month"}, NOW))[0].id
     page = visit(f"conversation/{id}", varied)
     assert re.findall(r'aria-current="page">([^<]*)', page) == ["Conversations"]

@@ -17,7 +17,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from anaphora.catalog import CacheRules, Moment
+from anaphora.catalog import CacheRules
+from anaphora.catalog.cache_rules import Moment
 from anaphora.rendered import ChunkLog, Mark, Plan, Rendered
 from anaphora.rendered.log import KEY
 from anaphora.tokens import Bills, Counts

@@ -17,8 +17,8 @@ from anaphora.analysis import trace
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.analysis.trace.verdicts import judge_traces
-from anaphora.cache import EarlierCall
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest, Io

@@ -95,7 +95,8 @@ class UsageLogs:
 
     def reports(self, *more: Grouping) -> list[UsageReport]:
         """By the grouping that is asked for, and by others."""
-        from anaphora.usage.fleet import FleetJob, reports_of_logs
+        from anaphora.usage.fleet import reports_of_logs
+        from anaphora.usage.fleet.sums import FleetJob
 
         options = self._options
         job = FleetJob(

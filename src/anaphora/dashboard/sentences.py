@@ -115,6 +115,8 @@ def sentence_of(call: AuditEnvelope) -> str:
         return _error(call)
     if call.verdict is None:
         return ""
+    if call.verdict == "first" and call.changed:
+        return f"Not cached: tools differ from the call before: {call.changed}."
     text = _RESULTS.get(call.verdict, call.verdict.replace("_", " ").capitalize())
     reason = _reason(call)
     if not call.lost and not call.broke:

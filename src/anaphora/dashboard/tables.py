@@ -271,7 +271,7 @@ def result_tag(call: AuditEnvelope) -> htpy.Element:
         return tag([name(call.outcome, 40), status], "bad")
     if call.broke:
         return tag("Break", "bad")
-    if call.verdict == "miss" and not call.lost:
+    if call.changed if call.verdict == "first" else call.verdict == "miss" and not call.lost:
         return tag("Not cached")
     words, tone = _RESULTS.get(call.verdict or "", ("", ""))
     return tag(words or name(call.verdict or "Answered", 40), tone)

@@ -31,7 +31,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache import CallHints, PrefixIndex
+from anaphora.cache import PrefixIndex
 from anaphora.cache.cold import (
     ALLOWED,
     ALTERNATIVES,
@@ -41,6 +41,7 @@ from anaphora.cache.cold import (
     ColdPrefix,
     refusal,
 )
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.cache.sent_call import SentCall
 from anaphora.catalog.pricing import PriceBook
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression

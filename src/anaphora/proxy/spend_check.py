@@ -51,7 +51,7 @@ from anaphora.traffic.sent_requests import unsent_request
 from anaphora.traffic.sums import JudgedCall
 from anaphora.values import ReplyEnd, Usage
 from anaphora.wire import cloud_paths
-from anaphora.wire.facts.reading import read_facts
+from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.request_bodies import RequestBodies
 from anaphora.wording import counted, format_usd
 
@@ -239,7 +239,7 @@ class ProgramLimit:
             model, call.wire, call.profile = read.model, read.wire, read.profile
             size = Counts(read.sent.rendered).bounds(read.profile.token_error.value)[1]
             with contextlib.suppress(AnaphoraError):  # then the longest output counts
-                facts = read_facts(read.wire, members, path)
+                facts = read_facts(read.wire, members, path=path)
                 max_tokens = facts.max_tokens and facts.max_tokens * facts.n
             stored = not read.sent.complete
             call.price = self._prices.price(

@@ -17,7 +17,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from anaphora.cache import EarlierCall
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Prediction, Verdict, predict_usage, predicted_usage
 from anaphora.catalog import Price

@@ -20,9 +20,11 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.bounded import BoundedMap
-from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
+from anaphora.cache import PrefixIndex, hints_of
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner, has_replies
 from anaphora.cache.plan.memory import ConversationState
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Bills, for_model

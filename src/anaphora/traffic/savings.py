@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache import EarlierCall
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules, Price
 from anaphora.catalog.prices import cost_of

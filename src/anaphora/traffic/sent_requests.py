@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from anaphora import catalog, wire
 from anaphora.analysis.trace.format import unsupported
 from anaphora.bounded import BoundedMap
-from anaphora.cache import CallHints, hints_of
+from anaphora.cache import hints_of
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import (
     Diagnosis,

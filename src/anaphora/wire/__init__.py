@@ -37,11 +37,7 @@ if TYPE_CHECKING:
     from .elements import SplitInput
     from .splicing import SplicedBody
 
-__all__ = [
-    "PROVIDERS", "WIRES", "DetectedWire", "Reader", "Wire", "WireFeatures", "Writer", "base_of",
-    "codec_for", "detect", "detect_wire", "dialect_of", "features", "get", "host_marks",
-    "names", "provider_of", "splice",
-]  # fmt: skip
+__all__ = ["codec_for", "detect", "get", "names", "splice"]
 
 #: All wires by name, with the name of the provider's API.
 WIRES: dict[str, str] = {

@@ -184,9 +184,7 @@ def grown(turns: list[list[Message]]) -> list[Conversation]:
     return conversations
 
 
-def turns_with(
-    own_parts: st.SearchStrategy[Part],
-) -> st.SearchStrategy[list[list[Message]]]:
+def turns_with(own_parts: st.SearchStrategy[Part]) -> st.SearchStrategy[list[list[Message]]]:
     """Turns of the usual messages, and of messages that mix a wire's own parts with all others."""
     parts = own_parts | some.user_parts | some.assistant_parts | some.results
     own_messages = st.builds(

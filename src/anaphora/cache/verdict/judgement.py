@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.history import is_compacted
 from anaphora.cache.prefix_index import EarlierCall, PrefixIndex
-from anaphora.cache.sent_call import SentCall, cached_chunks
+from anaphora.cache.sent_call import SentCall, cached_chunks, may_be_cached
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
@@ -21,7 +21,7 @@ from anaphora.values import Usage
 
 from .avoiding import with_remedy
 from .causes import recorded_cause
-from .changes import joined_names
+from .changes import changed_tool_fields, joined_names
 from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
 from .remedy import Remedy, RemedyKind, summed
@@ -263,12 +263,24 @@ class ComparedCalls:
     ) -> Verdict:
         """The verdict on a call, which is remembered. `rules` are those that a conversation begins
         with now, `scope` is the owner of the cache."""
-        sent = call.sent
+        sent, last = call.sent, None
+        if self.index.find(sent.rendered, scope=scope) is None:
+            last = self.index.last_call(sent.rendered, scope=scope)
         earlier = self.index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
+        if last is not None:
+            sent = call.sent = compared_tools(last.sent, sent, last.rules or rules)
         if not call.follow(earlier):
             call.conversation, call.rules = object(), rules
         pair = judge_matched(earlier, sent, call.rules or rules, price=price, profile=profile)
         return call.remedied(pair.verdict, pair.before, sent, call.rules or rules, price, profile)
+
+
+def compared_tools(last: SentCall, sent: SentCall, rules: CacheRules) -> SentCall:
+    """A call that shares nothing with an earlier one, with the fields in which its tools differ
+    from those of the last call, if that may have cached them."""
+    if not may_be_cached(last, rules):
+        return sent
+    return replace(sent, tool_fields=changed_tool_fields(last.rendered, sent.rendered))
 
 
 def side_call(sent: SentCall, price: Price | None = None) -> Verdict:
@@ -285,13 +297,16 @@ def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
 
 
 def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
-    recorded = recorded_cause(None, sent)
-    if sent.tool_fields and not (sent.usage is not None and sent.usage.read):
-        names = joined_names([*sent.tool_fields])
+    recorded, fields = recorded_cause(None, sent), sent.tool_fields
+    if sent.usage is not None and sent.usage.read:
+        fields = ()
+    if fields:
+        names = joined_names(fields)
         recorded = Cause("changed", f"tools differ from the call before: {names}")
     return Verdict(
         result="first",
         causes=() if recorded is None else (recorded,),
+        tool_fields=fields,
         billed=None if sent.usage is None else sent.usage.read,
         total=None if sent.usage is None else sent.usage.input,
         saved=saved_usd(sent.usage, price),

@@ -168,6 +168,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     """The most important first."""
     change: Change | None = None
+    tool_fields: tuple[str, ...] = ()
+    """The fields in which the tools of a first call differ from those of the call before it."""
     left: int | None = None
     """Tokens that the previous call left in the cache."""
     predicted: int | None = None

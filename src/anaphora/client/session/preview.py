@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from anaphora.cache import EarlierCall
 from anaphora.cache.cold import cold_call, cold_prefix
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.sent_call import cached_chunks
 from anaphora.cache.simulator.chances import (
     SimulatedCall,

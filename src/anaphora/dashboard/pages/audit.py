@@ -202,14 +202,16 @@ def _line(shown: ShownCall) -> list[htpy.Node]:
     usage = call.usage
     repeats = f" × {call.repeats:,}" if call.repeats > 1 else ""
     id = call.call_id or call.request_id
+    differs = call.verdict == "first" and call.changed
+    told = call.outcome != "ok" or differs
     return [
         [local_time(call.at, "second"), id and htpy.div(".dim")[htpy.code[short_id(id, 40)]]],
         [name(call.app), call.budget and htpy.div(".dim")[name(call.budget_label or call.budget)]],
         [name(call.billed_model), htpy.div(".dim")[name(call.provider)]],
         [
             tag([name(call.outcome, 40), repeats], "good" if call.outcome == "ok" else "bad"),
-            call.cause and htpy.div[name(cause_words(call.cause))],
-            call.outcome != "ok" and htpy.div[name(shown.sentence, 400)],
+            call.cause and not differs and htpy.div[name(cause_words(call.cause))],
+            told and htpy.div[name(shown.sentence, 400)],
         ],
         count(usage.input) if usage.input else NOTHING,
         reported(usage.read),

@@ -173,7 +173,7 @@ class BlockReader:
     ) -> ToolResult | None:
         """A tool's result; None if it has a type: then it is that of a tool of the provider."""
         given, failed = result.content or (), result.status == "error"
-        if unknown is None and len(given) == 1 and given[0].text is not None:
+        if unknown is None and len(given) == 1 and given[0].text:
             block = given[0]
             if block.json is block.image is block.document is NULL:
                 return ToolResult(result.toolUseId, block.text or "", failed)
@@ -188,7 +188,7 @@ class BlockReader:
             self._result_part(block, below.get(at), index, at) for at, block in enumerate(given)
         ]
         content: str | tuple[ResultPart, ...] = tuple(parts)
-        if not parts or parts == [_NO_RESULT]:
+        if parts == [_NO_RESULT]:
             content = ""  # an empty list is refused, so null is sent in place of it
         return ToolResult(result.toolUseId, content, failed, None, extras)
 
@@ -244,7 +244,9 @@ def _reasoning(content: types.ReasoningContent, unknown: Unknown | None) -> Thin
 
 
 def _opaque(raw: Raw) -> Opaque:
-    return Opaque(WIRE, next(iter(decode_members(raw)), "block"), bytes(raw).decode())
+    kind = next(iter(decode_members(raw)), "block")
+    kind = f"part {kind}" if kind == MESSAGE_FIELDS else kind
+    return Opaque(WIRE, kind, bytes(raw).decode())
 
 
 # ── Parsing ──────────────────────────────────────────────────────────────────────────────────────

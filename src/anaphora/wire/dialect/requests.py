@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Dialect, ParamPlace
+from anaphora.catalog import Dialect
+from anaphora.catalog.dialects import ParamPlace
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
@@ -101,7 +102,8 @@ def encode_params(call: Call, dialect: Dialect) -> EncodedParams:
             notices.append(Param(name, reason=f"{dialect.provider} has {reason}").notice())
             continue
         encoded = _their_value(value, place)
-        if isinstance(value, str) and (ours := _our_value(encoded, place)) != value:
+        ours = _our_value(encoded, place)
+        if isinstance(value, str) and value not in (ours, encoded):
             # Two of our values map to one of theirs, which is read back as the first in the row.
             reason = f"{dialect.provider} does not distinguish {value} from {ours}"
             notices.append(Notice("param_changed", reason, path))

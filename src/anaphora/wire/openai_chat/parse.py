@@ -108,7 +108,7 @@ def _read_messages(
         role, parts = reader.message(message, own)
         if role == "system" and index == first == 0:
             texts = _system_texts(parts)
-            if texts is not None:
+            if texts:
                 blocks = system_blocks(texts)
                 marks += [BlockMark(path[0], ttl, extras) for path, ttl, extras in reader.marks]
                 reader.marks = []
