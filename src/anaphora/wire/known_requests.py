@@ -1,7 +1,7 @@
 """Parses requests whose first messages are known: of a conversation's next turn only the new ones.
 
     requests = KnownRequests(limit_bytes=64 * 1024 * 1024)
-    call = requests.read(body, "anthropic", path, scope="app")
+    call = requests.read(body, "anthropic", path, scope="app").call
 
 A program without state sends its conversation whole at every turn. Two bodies with the same bytes
 up to the end of a message hold the same messages up to there: these are cut out of the body, the
@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from threading import Lock
 from typing import Any, TypeAlias
@@ -29,10 +29,10 @@ from typing import Any, TypeAlias
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import BlockMark, Call, MarkRequest, PartMark, PromptBlock
 from anaphora.rendered import Rendered
-from anaphora.values import Conversation
+from anaphora.values import Conversation, Message
 from anaphora.values.conversation import Segment
 
 from . import base_of, get
@@ -74,8 +74,6 @@ class _Kept(msgspec.Struct, eq=False, kw_only=True):
 
     begin: int
     """The offset of its list of messages."""
-    before: bytes
-    """A body up to there with the names of the members before the list, and a zero for each."""
     messages: Conversation
     blocks: tuple[PromptBlock, ...]
     """The system prompt, if a message holds it."""
@@ -135,10 +133,16 @@ class KnownRequests:
 
     def read(
         self, body: bytes, wire: str, path: str = "", scope: str = "", check: Check | None = None
-    ) -> Call:
-        """The same call as that of the wire's `parse`, or the same error. `check` runs first: on
-        the body, or on a body without the known messages."""
-        return self.find(body, wire, scope).read(path, check)
+    ) -> RequestReading:
+        """A reading with the same call as that of the wire's `parse`; raises the same errors.
+        `check` runs first: on the body, or on a body without the known messages."""
+        reading = self.find(body, wire, scope)
+        if reading.known:
+            try:
+                return reading.parse(path, check)
+            except (AnaphoraError, *DECODE_ERRORS):
+                reading = reading.whole()  # raises the error of the body, with its path
+        return reading.parse(path, check)
 
     def find(self, body: bytes, wire: str, scope: str = "") -> RequestReading:
         """The reading of a request, whose known messages are found."""
@@ -188,6 +192,9 @@ class KnownRequests:
 class RequestReading:
     """Reads one request, whatever is kept or forgotten meanwhile."""
 
+    call: Call
+    """The request, once it was parsed."""
+
     def __init__(
         self, requests: KnownRequests, hashes: _Hashes, wire: str, beginning: _Beginning | None
     ) -> None:
@@ -198,7 +205,11 @@ class RequestReading:
         self._list_name = request_table(self._base).messages
         self._beginning = beginning
         self._made: _Kept | None = None
-        self._members: Members | None = None
+        body = hashes.body
+        self.rest = body
+        """The body without the known messages."""
+        if beginning is not None:
+            self.rest = body[: beginning.kept.begin + 1] + body[beginning.following :]
 
     @property
     def known(self) -> int:
@@ -206,75 +217,64 @@ class RequestReading:
         return 0 if self._beginning is None else self._beginning.cut.messages
 
     @property
-    def rest(self) -> bytes:
-        """The body without the known messages, and with zeros for the members before them."""
-        found, body = self._beginning, self._hashes.body
-        return body if found is None else found.kept.before + body[found.following :]
-
-    @property
-    def members(self) -> Members:
-        """The members of the body, once it was read."""
-        if self._members is None:
-            self._members = decode_members(self._hashes.body)
-        return self._members
+    def known_messages(self) -> Sequence[Message]:
+        found = self._beginning
+        return () if found is None else found.kept.messages[: found.cut.messages]
 
     @property
     def previous(self) -> Rendered | None:
         """The chunks of the turn before: what `render` continues."""
         return None if self._beginning is None else self._beginning.kept.rendered
 
-    def keep_rendered(self, rendered: Rendered) -> None:
-        """Keeps the chunks of this request for the next turn."""
-        made = self._made
-        if made is not None:
-            made.rendered = rendered
-            self._requests.keep(made, made)
+    def whole(self) -> RequestReading:
+        """A reading of the same body of which nothing is known."""
+        return RequestReading(self._requests, self._hashes, self._wire, None)
 
-    def read(self, path: str = "", check: Check | None = None) -> Call:
-        """The call; see `KnownRequests.read`."""
-        if self._beginning is not None:
-            try:
-                call = self._read_rest(self._beginning, path, check)
-            except (AnaphoraError, *DECODE_ERRORS):
-                call = None  # raised for the whole body, with its path
-            if call is not None:
-                return call
-            self._beginning = None
-        body = self._hashes.body
-        if check is not None:
-            check(body)
-        call = get(self._wire).parse(body, path)
-        listed = message_list(body, self._list_name)
-        if listed is not None:
-            self._members = listed.members
-            self._keep(call, listed, None)
-        return call
-
-    def _read_rest(self, found: _Beginning, path: str, check: Check | None) -> Call | None:
-        """The call, of which only the new messages are parsed; None if that is not certain to be
-        the same."""
-        kept, body, name = found.kept, self._hashes.body, self._list_name
-        rest = body[: kept.begin + 1] + body[found.following :]
-        listed = message_list(rest, name)
-        if listed is None or listed.begin != kept.begin:
-            return None
+    def parse(
+        self, path: str = "", check: Check | None = None, rest: bytes | None = None
+    ) -> RequestReading:
+        """Parses the rest, which may be given with changes in members other than the messages.
+        Raises an error also if known messages would be parsed differently in this body."""
+        found, listed = self._beginning, None
         if check is not None:
             check(self.rest)
-        call = get(self._wire).parse(rest, path, found.cut.messages)
-        if depends_on(self._base, call) != kept.depends:
-            return None
-        call = _joined(call, kept, found.cut.messages)
-        end = kept.begin + memoryview(listed.members[name]).nbytes + found.missing
-        raw = msgspec.Raw(memoryview(body)[kept.begin : end])
-        self._members = {**listed.members, name: raw}
-        self._keep(call, listed, found)
-        return call
+        call = get(self._wire).parse(self.rest if rest is None else rest, path, self.known)
+        listed = message_list(self.rest, self._list_name)
+        if found is not None:
+            kept = found.kept
+            if (
+                listed is None
+                or listed.begin != kept.begin
+                or depends_on(self._base, call) != kept.depends
+            ):
+                raise InvalidRequest("known messages depend on the other members", path="$")
+            call = _joined(call, kept, found.cut.messages)
+        self.call = call
+        if listed is not None:
+            self._keep(call, listed, found)
+        return self
+
+    def members(self, rest: Members | None = None) -> Members:
+        """The members of the body. `rest` are those of its rest, if they are decoded."""
+        found, name = self._beginning, self._list_name
+        members = decode_members(self.rest) if rest is None else rest
+        if found is None:
+            return members
+        begin = found.kept.begin
+        end = begin + memoryview(members[name]).nbytes + found.missing
+        return {**members, name: msgspec.Raw(memoryview(self._hashes.body)[begin:end])}
+
+    def keep_rendered(self, rendered: Rendered) -> None:
+        """Keeps the chunks of this request for the next turn."""
+        if self._made is not None:
+            self._made.rendered = rendered
+            self._requests.keep(self._made, self._made)
 
     def _keep(self, call: Call, listed: MessageList, found: _Beginning | None) -> None:
         """Keeps the request. `listed` are its messages that were parsed."""
         base, hashes, known = self._base, self._hashes, self.known
         messages, blocks = call.ir.segments[0].messages, blocks_in_messages(base, call)
-        cuts, missing, size = list[_Cut](), 0, _REQUEST_BYTES + len(listed.before)
+        cuts, missing, size = list[_Cut](), 0, _REQUEST_BYTES
         if found is not None:
             of, missing, size = found.kept.cuts, found.missing, found.cut.size
             cuts += of[: of.index(found.cut) + 1]
@@ -290,7 +290,6 @@ class RequestReading:
         before = None if found is None else found.kept
         made = self._made = _Kept(
             begin=listed.begin,
-            before=listed.before,
             messages=messages,
             blocks=blocks,
             marks=tuple(mark for mark in call.ir.cache.marks if _is_kept(mark, blocks)),

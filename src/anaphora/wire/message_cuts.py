@@ -16,7 +16,7 @@ import msgspec
 from anaphora.prompt import Call, PromptBlock
 from anaphora.values import Message, ToolCall, ToolResult
 
-from .reading import Members, decode_elements, decode_members, request_error
+from .reading import decode_elements, decode_members, request_error
 
 #: What a message and a part take in memory besides their text, about.
 _MESSAGE_BYTES, _PART_BYTES = 150, 200
@@ -24,7 +24,7 @@ _MESSAGE_BYTES, _PART_BYTES = 150, 200
 _BLANK = b" \t\n\r"
 _MOST_BLANK = 256
 _OPENING = re.compile(rb"[ \t\n\r]*+\{")
-_KEY = re.compile(rb'[ \t\n\r]*+("(?:[^"\\]|\\.)*+")[ \t\n\r]*+:[ \t\n\r]*+', re.DOTALL)
+_KEY = re.compile(rb'[ \t\n\r]*+"(?:[^"\\]|\\.)*+"[ \t\n\r]*+:[ \t\n\r]*+', re.DOTALL)
 _AFTER = re.compile(rb"[ \t\n\r]*+([,}])")
 #: What makes the characters of a text take four bytes: escapes, and the first byte of a character.
 _WIDE = re.compile(rb"\\u[dD][89abAB]|[\xf0-\xf4]")
@@ -46,9 +46,6 @@ class MessageList(msgspec.Struct, frozen=True, eq=False):
 
     begin: int
     """The offset of the list."""
-    before: bytes
-    """A body up to there with the names of the members before it, and a zero for each."""
-    members: Members
     elements: list[msgspec.Raw]
     ends: Iterator[int]
     """The offsets after the elements, the last one first."""
@@ -58,7 +55,7 @@ def message_list(body: bytes, name: str) -> MessageList | None:
     """The list in that member of a body; None if it is none, or a member is given twice."""
     members = decode_members(body)
     opening = _OPENING.match(body)
-    begin, before = -1, [b"{"]
+    begin = -1
     at, closed = 0 if opening is None else opening.end(), not members
     for key, raw in members.items():
         found = _KEY.match(body, at)
@@ -69,15 +66,12 @@ def message_list(body: bytes, name: str) -> MessageList | None:
             return None
         if key == name:
             begin = found.end()
-            before.append(found[1] + b":[")
-        elif begin < 0:
-            before.append(found[1] + b":0,")
         at, closed = after.end(), after[1] == b"}"
     if not closed or begin < 0 or body[begin : begin + 1] != b"[":
         return None
     elements = decode_elements(members[name])
     ends = _ends(body, begin + memoryview(members[name]).nbytes - 1, elements)
-    return MessageList(begin, b"".join(before), members, elements, ends)
+    return MessageList(begin, elements, ends)
 
 
 def _ends(body: bytes, end: int, elements: list[msgspec.Raw]) -> Iterator[int]:
