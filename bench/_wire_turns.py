@@ -103,7 +103,7 @@ def _responses(call_id: str, arguments: Json) -> list[Json]:
     ]
 
 
-def _gemini(call_id: str, arguments: Json) -> list[Json]:
+def _gemini(_: str, arguments: Json) -> list[Json]:
     call = {"name": "read", "args": arguments}
     result = {"name": "read", "response": {"result": _TEXT}}
     return [

@@ -27,7 +27,7 @@ from anaphora.catalog.api_limits import bounds_of
 from anaphora.client.costs.bounds import cost_bound, nano_usd
 from anaphora.client.target import Target
 from anaphora.errors import InvalidRequest
-from anaphora.wire.reading import decode_members
+from anaphora.wire.cutting import cut
 
 Json = dict[str, Any]
 
@@ -105,11 +105,10 @@ def size_in(body: bytes, value: Any) -> int:
 
 def check_bound(wire: str, name: str, body: bytes, path: str, target: Target) -> str:
     """Holds a request to the law; returns why it has no bound, or nothing."""
-    members = decode_members(body)
     facts = facts_in(name, body, path)
     allowed = list(excepted(wire, body))
     assert facts.media.inline <= sum(size for _, size in allowed), (facts.media, allowed)
-    rendered = target.endpoint.wire.split(members, (), path)
+    rendered = cut(target.endpoint.wire, body, path)
     bound = cost_bound(facts, rendered, target, at=AT)
     if not bound.input_tokens:
         return bound.reason

@@ -34,6 +34,7 @@ from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.rendered import Plan
 from anaphora.values import Message, Opaque, Reply, Text, Usage
+from anaphora.wire.cutting import cut
 from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.reading import decode_members
 
@@ -74,10 +75,10 @@ def body_of(wire: str, text: str = "hi", **fields: Any) -> bytes:
 def bound_of(
     wire: str, body: bytes, target: Target | None = None, path: str = "", **options: Any
 ) -> CostBound:
-    members, path = decode_members(body), path or (path_of(wire) if wire in MODELS else "")
+    path = path or (path_of(wire) if wire in MODELS else "")
     target = target or target_of(wire, MODELS[wire])
     facts = facts_in(wire, body, path)
-    rendered = target.endpoint.wire.split(members, (), path)
+    rendered = cut(target.endpoint.wire, body, path)
     return cost_bound(facts, rendered, target, at=AT, **options)
 
 
@@ -128,7 +129,7 @@ def test_bound_covers_the_bill_of_every_recorded_exchange() -> None:
             filled = fill_max_tokens(record["wire"], body, members, max(1, usage.output))
             body, members = filled.body, filled.members
             facts = facts_in(name, body, path)
-        rendered = target.endpoint.wire.split(members, (), path)
+        rendered = cut(target.endpoint.wire, body, path)
         bound = cost_bound(facts, rendered, target, at=AT)
         if bound.nano_usd is None:
             seen[bound.reason] += 1
@@ -543,8 +544,7 @@ def test_call_that_waits_is_bounded_at_the_price_of_peak_hours() -> None:
     target = target_of("deepseek", "deepseek-v4-flash")
     body = body_of("openai_chat", model="deepseek-v4-flash")
     midnight = AT - AT % 86400
-    members = decode_members(body)
-    facts, rendered = facts_in("deepseek", body), target.endpoint.wire.split(members)
+    facts, rendered = facts_in("deepseek", body), cut(target.endpoint.wire, body)
     quiet, soon, peak = (
         cost_bound(facts, rendered, target, at=midnight + minutes * 60).nano_usd or 0
         for minutes in (30, 50, 70)

@@ -18,11 +18,12 @@ from anaphora.daemon.calls import conversations
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.endpoints.body import AppBodies, MessageFacts
 from anaphora.rendered import ChunkLog, Kind, LogAppend
+from anaphora.rendered.request_log import droppable
 from anaphora.tokens import for_model
 from anaphora.traffic.planning import own_plan, read_split
 from anaphora.values import Usage
 from anaphora.wire.body_memory import BodyMemory
-from anaphora.wire.elements import DecodedBody
+from anaphora.wire.cutting import cut
 
 MODEL, WIRE, PATH = "gpt-4o", "openai_chat", "/v1/chat/completions"
 MESSAGES, CONVERSATIONS = 40, 300
@@ -55,8 +56,7 @@ class Served:
         data = json.dumps({"model": MODEL, "max_tokens": 300, **fields})
         body = self.bodies.read("app", WIRE, data.encode())
         self.bodies.keep(body, body.facts())
-        decoded = DecodedBody(body.members, body.elements)
-        rendered = for_model(wire.get(WIRE).split(decoded, (), PATH), self._profile)
+        rendered = for_model(droppable(cut(wire.get(WIRE), data.encode(), PATH)), self._profile)
         own, hints = own_plan(rendered, self._rules, body.members), hints_of({}, body.members)
         read = read_split(rendered, body.members, hints, self._rules, "openai", None)
         scope = ("app", "openai", WIRE, MODEL)

@@ -42,6 +42,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.bedrock.fields import TABLE as BEDROCK
+from anaphora.wire.cutting import cut
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.openai_responses.fields import APP_ITEMS
 from anaphora.wire.openai_responses.items import CLOSED
@@ -108,7 +109,7 @@ def read(wire: str, body: Json) -> Readings:
         facts = _accepted(lambda: facts_in(wire, data, path))
     return Readings(
         call=_accepted(lambda: codec.parse(data, path)),
-        rendered=_accepted(lambda: codec.split(data, (), path)),
+        rendered=_accepted(lambda: cut(codec, data, path)),
         facts=facts,
         checked=_accepted(lambda: _checked(wire, body, data)),
     )
@@ -205,13 +206,13 @@ def _spliced(wire: str, rendered: Rendered, data: bytes) -> Iterator[str]:
     path = PATHS[wire]
     try:
         bare = wires.splice(data, Plan(), wire=wire, path=path, rendered=rendered, replace=True)
-        again = wires.get(wire).split(bare.body, (), path)
+        again = cut(wires.get(wire), bare.body, path)
         if again.marks:
             yield f"markers: splice leaves {again.marks}"
             return
         plan = Plan(marks=rendered.marks)
         marked = wires.splice(bare.body, plan, wire=wire, path=path, rendered=again, replace=True)
-        if wires.get(wire).split(marked.body, (), path).marks != rendered.marks:
+        if cut(wires.get(wire), marked.body, path).marks != rendered.marks:
             yield "markers: splice puts them elsewhere"
     except AnaphoraError:
         return  # the caller's marker is where none is accepted

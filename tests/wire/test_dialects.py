@@ -35,6 +35,7 @@ from anaphora.values import (
     ToolResult,
     Usage,
 )
+from anaphora.wire.cutting import cut
 
 HEAD = """
 [[dialect]]
@@ -229,9 +230,9 @@ def test_provider_marker_round_trips() -> None:
     received = codec.parse(json.dumps(encoded).encode())
     assert received.ir.cache.marks == (PartMark("m1", (0,)),)
     assert sent(codec, render(codec, received)) == encoded
-    cut = codec.split(json.dumps(encoded).encode())
-    assert [mark.ttl for mark in cut.marks] == ["5m"]
-    assert b"cache_control" not in cut.data()
+    chunks = cut(codec, json.dumps(encoded).encode())
+    assert [mark.ttl for mark in chunks.marks] == ["5m"]
+    assert b"cache_control" not in chunks.data()
 
 
 def test_unsupported_ttl_becomes_longest_with_notice() -> None:

@@ -31,6 +31,8 @@ Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
 
+#: The offset of a marker counted from the end of a block: before its closing brace.
+BEFORE_BRACE = -1
 #: The depth of nested blocks that is searched: a document in a tool result is at the third level.
 INNER_LEVELS = 16
 

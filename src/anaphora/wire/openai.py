@@ -38,6 +38,7 @@ from anaphora.values import (
     WriteTtl,
 )
 from anaphora.values.codec import check_object
+from anaphora.wire.markers import BEFORE_BRACE
 from anaphora.wire.params import (
     FORCED_TOOLS,
     Param,
@@ -55,7 +56,6 @@ from anaphora.wire.reading import (
     request_error,
 )
 from anaphora.wire.replies import valid_count
-from anaphora.wire.splitting import BEFORE_BRACE
 
 #: Providers whose file ids and response ids are valid here.
 OPENAI = ("openai", "openai_chat", "openai_responses")

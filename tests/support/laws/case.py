@@ -16,6 +16,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Conversation, Message, Part, Reply, Ttl, Usage
+from anaphora.wire.cutting import cut
 from anaphora.wire.replies import reply_events
 
 Json = dict[str, Any]
@@ -160,10 +161,7 @@ class WireCase:
         return call
 
     def split(self, body: bytes) -> Rendered:
-        cut: Rendered = (
-            self.codec.split(body) if self.path is None else self.codec.split(body, path=self.path)
-        )
-        return cut
+        return cut(self.codec, body, self.path or "")
 
     def write_stream(self, reply: Reply) -> bytes:
         writer = self.codec.writer()

@@ -46,6 +46,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire import openai_chat
+from anaphora.wire.cutting import cut
 from anaphora.wire.openai_chat.types import LEGACY
 
 #: A model with breakpoints; one without, that speaks as "developer"; one that speaks as "system".
@@ -479,8 +480,8 @@ def test_breakpoints_round_trip() -> None:
         PartMark("m1", (0, 1), "12h"),
     )
     assert encoded(call) == (body, [])
-    cut = openai_chat.split(body)
-    assert openai_chat.assemble(cut, Plan(marks=cut.marks)).body.join() == body
+    made = cut(openai_chat, body)
+    assert openai_chat.assemble(made, Plan(marks=made.marks)).body.join() == body
 
 
 @each_row(

@@ -36,10 +36,10 @@ from anaphora.wire.body_memory import (
     BodyMemory,
     KnownBeginning,
     Outline,
+    list_of_messages,
 )
 from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members, decode_members
-from anaphora.wire.request_bodies import list_of_messages
 from anaphora.wire.strict_json import (
     HEAVY,
     LARGE,

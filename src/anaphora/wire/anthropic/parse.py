@@ -54,6 +54,7 @@ from anaphora.values import (
 )
 from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
 from anaphora.wire.markers import INNER_LEVELS
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
@@ -67,10 +68,6 @@ from anaphora.wire.reading import (
     known_text,
     numbered,
     request_error,
-)
-from anaphora.wire.splitting import (
-    SYSTEM_PROMPTS,
-    TOOL_LISTS,
 )
 from anaphora.wire.tables import BlockType
 from anaphora.wire.walking import Walk

@@ -136,7 +136,8 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, tools: bool
         fields = joined_fields(tree)
         taken = ("messages", "modelId", *(("system",) if system_blocks_of(call, profile) else ()))
         closing_members(fields, call.extras, WIRE, taken)
-        path = path_of(call.model, stream=call.params.stream)
+        unnamed = profile.as_sent and not call.model  # it is in no path either
+        path = "" if unnamed else path_of(call.model, stream=call.params.stream)
         headers = (("content-type", "application/json"),)
         return envelope_of(call.model, fields, path, headers, tools, source, tuple(notices))
 

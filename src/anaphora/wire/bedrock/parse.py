@@ -46,6 +46,7 @@ from anaphora.values import (
 )
 from anaphora.values.fields import FrozenExtras
 from anaphora.wire.lenient import LenientDecoder, Unknown
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
@@ -61,7 +62,6 @@ from anaphora.wire.reading import (
     reply_error,
     request_error,
 )
-from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
 
 from . import types
 from .media import read_cited, read_media

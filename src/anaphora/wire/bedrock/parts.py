@@ -258,8 +258,10 @@ def _encoder_for(
     place = _PLACES.get(type(part), "")
     if isinstance(part, Opaque) and part.kind in _MARKABLE_OTHERS:
         place = "text"
-    elif isinstance(part, Document) and not _may_precede_marker(part):
-        place = ""
+    elif isinstance(part, Document):
+        place = place if _may_precede_marker(part) else ""
+    elif isinstance(part, Text) and as_sent:
+        place = "" if _text(part, [], blank=blank) is None else place
     return kind, splice_at(place, places) if place else None, encode
 
 

@@ -49,8 +49,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     """
     previous = usable_previous(previous, WIRE, call.model)
     places, markers = places_of(profile), markers_of(profile)
-    if profile.as_sent:
-        places = None
     tools, notices = without_foreign_tools(call.tools, (WIRE,))
     status = "result_status" not in params.refusals_of(profile)
     blank = params.takes_blank_text(profile)

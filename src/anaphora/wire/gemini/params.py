@@ -261,7 +261,8 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
                 if sent:
                     why = "is not allowed beside cachedContent, which has its own"
                     raise InvalidRequest(why, path=name)
-        path = path_of(call.model, stream=call.params.stream)
+        unnamed = profile.as_sent and not call.model  # it is in no path either
+        path = "" if unnamed else path_of(call.model, stream=call.params.stream)
         headers = (("content-type", "application/json"),)
         return envelope_of(call.model, fields, path, headers, source, tuple(_notices(call)))
 

@@ -39,6 +39,7 @@ from anaphora.values import (
 )
 from anaphora.values.fields import FrozenExtras
 from anaphora.wire.lenient import LenientDecoder, Unknown
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     Members,
@@ -49,7 +50,6 @@ from anaphora.wire.reading import (
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.walking import Walk
 
 from . import types

@@ -41,13 +41,13 @@ from anaphora.values import (
     Tool,
 )
 from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
+from anaphora.wire.memo import TOOL_LISTS
 from anaphora.wire.openai import (
     MESSAGE_KEY,
     system_blocks,
 )
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.reading import converts_errors, numbered, request_error
-from anaphora.wire.splitting import TOOL_LISTS
 from anaphora.wire.walking import Walk, WalkedBlock
 
 from . import types

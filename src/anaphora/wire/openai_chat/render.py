@@ -33,7 +33,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.breakpoints import MarkPlace, key_slot, locate, options_free
-from anaphora.wire.markers import ONLY_MARKS, policy_notices
+from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, policy_notices
 from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     block_log,
@@ -64,7 +64,6 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
-from anaphora.wire.splitting import BEFORE_BRACE
 
 from .messages import (
     Notices,

@@ -45,6 +45,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.lenient import LenientDecoder, OtherBlock
+from anaphora.wire.memo import TOOL_LISTS
 from anaphora.wire.openai import (
     SystemPlace,
     keep_place,
@@ -62,7 +63,6 @@ from anaphora.wire.reading import (
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import TOOL_LISTS
 from anaphora.wire.walking import Walk
 
 from . import types

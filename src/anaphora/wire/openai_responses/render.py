@@ -34,7 +34,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
-from anaphora.wire.markers import ONLY_MARKS, MarkLocation, policy_notices
+from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
 from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
@@ -56,7 +56,6 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
-from anaphora.wire.splitting import BEFORE_BRACE
 
 from .fields import APP_ITEMS
 from .items import (

@@ -40,10 +40,12 @@ from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan
+from anaphora.rendered.request_log import droppable
 from anaphora.tokens import Counts, for_model
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
+from anaphora.wire.cutting import cut
 from anaphora.wire.dialect.addresses import path_for, sent_body
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.reading import Members, known_text
@@ -254,7 +256,7 @@ def _split(
         body = with_members(body, members, changes)
         members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
     decoded = DecodedBody(members, request.elements)
-    rendered = for_model(endpoint.wire.split(decoded, (), path), target.profile)
+    rendered = for_model(droppable(cut(endpoint.wire, body, path)), target.profile)
     own, hints = own_plan(rendered, rules, members), hints_of({}, members)
     read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
     if call.is_large:
