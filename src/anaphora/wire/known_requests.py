@@ -35,7 +35,7 @@ from anaphora.rendered import Rendered
 from anaphora.values import Conversation, Message
 from anaphora.values.conversation import Segment
 
-from . import base_of, get
+from . import Wire, base_of, get
 from .markers import marked_message
 from .message_cuts import MessageList, blocks_in_messages, cut_places, depends_on, message_list
 from .reading import DECODE_ERRORS, Members, decode_members
@@ -44,6 +44,8 @@ from .tables import request_table
 #: Refuses a body that another parser could read differently, or that is too large.
 Check: TypeAlias = Callable[[bytes], object]
 
+#: The limit of memory where none is configured.
+MOST_BYTES = 64 * 1024 * 1024
 #: A kept request is found at the last multiple of each number before a cut; a body, which has
 #: grown, is looked up at several.
 _GRIDS, _STEPS = (1024, 8192, 65536, 524288), 8
@@ -132,11 +134,18 @@ class KnownRequests:
         return self._size
 
     def read(
-        self, body: bytes, wire: str, path: str = "", scope: str = "", check: Check | None = None
+        self,
+        body: bytes,
+        wire: str,
+        path: str = "",
+        scope: str = "",
+        check: Check | None = None,
+        codec: Wire | None = None,
     ) -> RequestReading:
         """A reading with the same call as that of the wire's `parse`; raises the same errors.
-        `check` runs first: on the body, or on a body without the known messages."""
-        reading = self.find(body, wire, scope)
+        `check` runs first: on the body, or on a body without the known messages. `codec` is that of
+        the wire, which `get` returns if it is not given."""
+        reading = self.find(body, wire, scope, codec)
         if reading.known:
             try:
                 return reading.parse(path, check)
@@ -144,10 +153,13 @@ class KnownRequests:
                 reading = reading.whole()  # raises the error of the body, with its path
         return reading.parse(path, check)
 
-    def find(self, body: bytes, wire: str, scope: str = "") -> RequestReading:
+    def find(
+        self, body: bytes, wire: str, scope: str = "", codec: Wire | None = None
+    ) -> RequestReading:
         """The reading of a request, whose known messages are found."""
         hashes = _Hashes(msgspec.json.encode((scope, wire)), body)
-        return RequestReading(self, hashes, wire, self._find(hashes) if self._found else None)
+        found = self._find(hashes) if self._found else None
+        return RequestReading(self, hashes, base_of(wire), codec or get(wire), found)
 
     def _find(self, hashes: _Hashes) -> _Beginning | None:
         body, tried = hashes.body, list[_Kept]()
@@ -196,12 +208,17 @@ class RequestReading:
     """The request, once it was parsed."""
 
     def __init__(
-        self, requests: KnownRequests, hashes: _Hashes, wire: str, beginning: _Beginning | None
+        self,
+        requests: KnownRequests,
+        hashes: _Hashes,
+        base: str,
+        codec: Wire,
+        beginning: _Beginning | None,
     ) -> None:
         self._requests = requests
         self._hashes = hashes
-        self._wire = wire
-        self._base = base_of(wire)
+        self._base = base
+        self._codec = codec
         self._list_name = request_table(self._base).messages
         self._beginning = beginning
         self._made: _Kept | None = None
@@ -228,7 +245,7 @@ class RequestReading:
 
     def whole(self) -> RequestReading:
         """A reading of the same body of which nothing is known."""
-        return RequestReading(self._requests, self._hashes, self._wire, None)
+        return RequestReading(self._requests, self._hashes, self._base, self._codec, None)
 
     def parse(
         self, path: str = "", check: Check | None = None, rest: bytes | None = None
@@ -238,7 +255,7 @@ class RequestReading:
         found, listed = self._beginning, None
         if check is not None:
             check(self.rest)
-        call = get(self._wire).parse(self.rest if rest is None else rest, path, self.known)
+        call = self._codec.parse(self.rest if rest is None else rest, path, self.known)
         listed = message_list(self.rest, self._list_name)
         if found is not None:
             kept = found.kept
