@@ -39,6 +39,20 @@ class LogColumns(ChunkLog):
         columns.labels, columns.policies = log.labels, log.policies
         return columns
 
+    def follow(self, log: ChunkLog, chunks: int, messages: int) -> None:
+        """Adds what the same log has grown by."""
+        count, known, opened = len(self.ends), len(self.ids), len(self.opens)
+        self.ends += log.ends[count:chunks]
+        self.splices += log.splices[count:chunks]
+        self.kinds += log.kinds[count:chunks]
+        self.message_ends += log.message_ends[known:messages]
+        self.ids += log.ids[known:messages]
+        last = bisect_right(log.opens, chunks - 1) if chunks else 0
+        self.opens += log.opens[opened:last]
+        self.roles += log.roles[opened:last]
+        self.contextual |= log.contextual
+        self.notices += [each for each in log.notices if known <= each[0] < messages]
+
     @property
     def has_text(self) -> bool:
         return False
@@ -184,7 +198,12 @@ def _droppable_run(run: ChunkRun) -> ChunkRun:
 
 def _request_log(log: ChunkLog, chunks: int, messages: int) -> RequestLog:
     text = log.slice(0, log.start(chunks))
-    return RequestLog(LogColumns.of_log(log, chunks, messages), 0, 0, text, _all_read)
+    columns: LogColumns | None = log.columns
+    if columns is None:
+        columns = log.columns = LogColumns.of_log(log, chunks, messages)
+    else:
+        columns.follow(log, chunks, messages)
+    return RequestLog(columns, 0, 0, text, _all_read)
 
 
 def _all_read(log: ChunkLog, first: int, end: int) -> bytes:  # noqa: ARG001

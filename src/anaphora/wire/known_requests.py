@@ -48,7 +48,7 @@ Check: TypeAlias = Callable[[bytes], object]
 MOST_BYTES = 64 * 1024 * 1024
 #: A kept request is found at the last multiple of each number before a cut; a body, which has
 #: grown, is looked up at several.
-_GRIDS, _STEPS = (1024, 8192, 65536, 524288), 8
+_GRIDS, _STEPS = (256, 2048, 16384, 131072), 8
 #: How many cuts are kept of a request, and how many kept requests are compared with a body.
 _CUTS, _TRIES = 4, 3
 #: What a request and a chunk take in memory besides their text, about.
