@@ -7,6 +7,7 @@ of the catalog and the previous bill, and learns nothing.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,9 +18,13 @@ from anaphora.analysis.trace.format import Trace, TraceMessage
 from anaphora.analysis.trace.predict import Predictor
 from anaphora.analysis.trace.predicted import Predicted
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
-from anaphora.cache.read_history import ReadClass, read_class
+from anaphora.cache.read_history import WHOLE, ReadClass, read_class
+from anaphora.cache.simulator.chances import Distribution, distribution
 from anaphora.catalog import CacheRules
+from anaphora.catalog.pricing import PriceBook
 from anaphora.cli.log_files import gather
+from anaphora.usage.causes import losses_of
+from anaphora.usage.records import CallLoss
 from anaphora.values import TTL_SECONDS, Usage
 
 #: Billed calls of an entry and model before a call's range is judged.
@@ -38,6 +43,7 @@ class Family(NamedTuple):
 class Compared(NamedTuple):
     """A call: ours, and the chain's."""
 
+    source: str
     call: Predicted
     family: Family
     chain: int | None
@@ -46,8 +52,8 @@ class Compared(NamedTuple):
     """The cost of its input by the chain, which knows the billed total."""
     has_results: bool
     """Its conversation has tool results."""
-    expected: float
-    """The predicted cost of its input, in input tokens."""
+    outcomes: Distribution
+    """The shares of what it may read, and the cost of its input in each, in input tokens."""
     billed: float | None
     append_only: bool
     """Its conversation only ever grows."""
@@ -56,6 +62,8 @@ class Compared(NamedTuple):
     trace: Trace
     judged: TraceVerdict | None
     """The verdict on a billed call."""
+    losses: tuple[CallLoss, ...]
+    """What it paid again, by cause."""
 
     @property
     def read(self) -> int:
@@ -66,6 +74,16 @@ class Compared(NamedTuple):
         if self.call.baseline is None or self.chain is None:
             return None
         return read_class(self.chain, self.call.baseline)
+
+    @property
+    def said_short(self) -> float:
+        """The predicted chance of a short read."""
+        expected = WHOLE * self.call.outcome.read
+        return sum(one.share for one in self.call.chances if one.outcome.read < expected)
+
+    @property
+    def is_short(self) -> bool:
+        return self.call.billed is not None and self.read < WHOLE * self.call.outcome.read
 
     @property
     def in_range(self) -> bool:
@@ -115,8 +133,9 @@ def compare(source: Recorded) -> Iterator[Compared]:
     by_id = {one.id: one for one in source.traces}
     results = {one.id: any(map(_is_result, one.messages)) for one in source.traces}
     seen: Counter[tuple[str, str]] = Counter()
+    prices = PriceBook(time.time())
     ttls: dict[str, float] = {}
-    for call, judged in judge_calls(source.traces, Predictor()):
+    for call, judged in judge_calls(source.traces, Predictor(), prices.price):
         one = by_id[call.trace]
         family = _family(source, one, call)
         rules = catalog.rules(call.provider, call.model, call.wire)
@@ -124,21 +143,30 @@ def compare(source: Recorded) -> Iterator[Compared]:
         billed = None if call.billed is None else rules.input_cost(call.billed.usage())
         chain = _chain(call, ttls.get(call.trace, _lifetime(rules)))
         yield Compared(
+            source=source.place,
             call=call,
             family=family,
             chain=chain,
             chain_cost=chain_cost(call, chain, rules),
             has_results=results[call.trace],
-            expected=expected_cost(call, rules),
+            outcomes=outcomes(call, rules),
             billed=billed,
             append_only="mode baseline" not in (one.note or ""),
             ranged=seen[entry] >= LEAST_EARLIER,
             trace=one,
             judged=judged,
+            losses=tuple(_losses(call, judged, prices)),
         )
         seen[entry] += call.billed is not None
         if call.billed is not None and (written := call.billed.by_ttl):
             ttls[call.trace] = float(max(TTL_SECONDS[t] for t in written if t != "unsplit"))
+
+
+def _losses(call: Predicted, judged: TraceVerdict | None, prices: PriceBook) -> Iterator[CallLoss]:
+    if judged is not None and call.billed is not None:
+        price, before = prices.price(call.provider, call.model, call.at, call.wire), call.previous
+        usage = call.billed.usage()
+        yield from losses_of(judged.verdict, b"", call.gap, usage, price, before=before or 0)
 
 
 def _is_result(message: TraceMessage) -> bool:
@@ -169,11 +197,10 @@ def _chain(call: Predicted, ttl: float) -> int | None:
 # ── Bills ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def expected_cost(call: Predicted, rules: CacheRules) -> float:
-    """The mean over what a call may read."""
-    likeliest = rules.input_cost(call.outcome.usage())
+def outcomes(call: Predicted, rules: CacheRules) -> Distribution:
+    """What the input of a call may cost."""
     others = ((one.share, rules.input_cost(one.outcome.usage())) for one in call.chances)
-    return likeliest + sum(share * (cost - likeliest) for share, cost in others)
+    return distribution(rules.input_cost(call.outcome.usage()), others)
 
 
 def chain_cost(call: Predicted, chain: int | None, rules: CacheRules) -> float | None:

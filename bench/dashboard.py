@@ -52,7 +52,7 @@ SERVICES = [
     ("xai", "grok-4"),
     ("xai", "grok-code-fast-1"),
 ]
-CAUSES = ("changed", "expired", "other_route", "parameter_changed")
+CAUSES = ("system_changed", "expired", "other_route", "parameter_changed")
 FAILURES = ("Overloaded", "RateLimited", "Timeout", "GrantExceeded", "Transport")
 
 

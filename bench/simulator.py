@@ -38,7 +38,7 @@ from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 
 SHARED = Path(__file__).parents[2] / "shared"
 TRACES = [SHARED / "traces", SHARED / "gateways"]
-SESSIONS = [SHARED / "sessions"]
+SESSIONS = [SHARED / "sessions", SHARED / "thinking"]
 
 #: Unexplained misses that are shown one by one.
 SHOWN = 60

@@ -138,10 +138,30 @@ def test_the_rules_state_shares_until_there_are_bills() -> None:
 
 def test_shares_follow_the_bills() -> None:
     share = short_after(*[1000, 0, 400, 1000] * 200)
-    assert share.missed == pytest.approx(0.25 * 50 / 90, rel=0.1)
-    assert share.cut_short == pytest.approx(0.25 * 50 / 90, rel=0.1)
-    assert share.part == pytest.approx(0.4)
+    assert share.missed == pytest.approx(0.25 * 50 / 54, rel=0.1)
+    assert share.cut_short == pytest.approx(0.25 * 50 / 54, rel=0.1)
+    assert share.part == pytest.approx(0.4, rel=0.1)
 
 
-def test_a_read_of_more_than_expected_is_no_shortfall() -> None:
-    assert short_after(*[1200] * 20) == NONE
+@pytest.mark.parametrize("read, short", [(1200, 0.0), (999, 0.0), (980, 0.0), (979, 0.78)])
+def test_a_read_of_nearly_all_is_no_shortfall(read: int, short: float) -> None:
+    assert short_after(*[read] * 16, stated=NONE).cut_short == pytest.approx(short, abs=0.02)
+
+
+@each_row("situations", [("here",), HERE, ("a", "b", "c", "d")])
+def test_bills_count_once_and_the_stated_share_like_four(situations: tuple[str, ...]) -> None:
+    history = ReadHistory()
+    for read in (1000,) * 4:
+        history.learn(situations, CANDIDATES, 1000, read)
+    assert history.shortfall(situations, Shortfall(0.2, 0.0, 0.0)).missed == pytest.approx(
+        0.1, abs=0.01
+    )
+
+
+def test_the_part_of_short_reads_is_that_of_all_expected_tokens() -> None:
+    """Short prompts are cut more often than long ones, which cost more."""
+    history = ReadHistory()
+    for expected, read in [(100_000, 100_000), (1000, 0), (1000, 500)] * 99:
+        history.learn(("here",), CANDIDATES, expected, read)
+    short = history.shortfall(("here",), NONE)
+    assert short.cut_short * (1 - short.part) * 102_000 / 3 == pytest.approx(500 / 3, rel=0.2)

@@ -120,9 +120,12 @@ def test_own_rows_fill_gaps_of_the_price_data() -> None:
         (row.provider, model)
         for row in SHIPPED.prices.prices
         for model in row.models
-        if listed(row.provider, model, WHEN, Service())
+        if listed(row.provider, model, WHEN, Service(row.tier))
     ]
     assert doubled == []
+    fast = catalog.price("anthropic", "claude-opus-4-8", WHEN, service_tier="fast")
+    assert fast is not None
+    assert (fast.input, fast.output, fast.read) == (D(10), D(50), D(1))
 
 
 MINE = """

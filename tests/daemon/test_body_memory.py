@@ -36,7 +36,7 @@ def seen(name: str, body: CallBody) -> Any:
 def used(name: str, body: CallBody, decoded: DecodedBody) -> Any:
     """What the daemon makes of it."""
     path = PATHS[name]
-    rendered, problem = attempt(lambda: wire.get(name).split(decoded, (), path))
+    rendered, problem = attempt(lambda: cut(wire.get(name), body.data, path))
     made: list[Any] = [problem]
     if rendered is not None:
         made += [list(rendered), rendered.marks, rendered.data()]

@@ -71,7 +71,7 @@ calls = st.builds(
     unbilled_nano_usd=st.sampled_from((0, 0, 77)),
     own=st.none() | st.builds(OwnFigures, cost_nano_usd=amounts),
     broke=st.booleans(),
-    cause=st.none() | st.sampled_from(("changed", "expired")),
+    cause=st.none() | st.sampled_from(("system_changed", "expired")),
     change=st.none() | st.just("date"),
     changed=st.none() | st.sampled_from(LABELS),
     lost=st.sampled_from((0, 0, 1_000)),

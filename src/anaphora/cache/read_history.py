@@ -22,8 +22,10 @@ ReadClass: TypeAlias = Literal["hit", "partial", "miss"]
 KEPT = "kept"
 #: The reference, which no chosen prediction may be worse than: the same within the catalog's TTL.
 CHAIN = "chain"
-#: The weight of the rules, in bills.
-_PRIOR = 40.0
+#: The weight of a share that the rules state, or a wider situation, in bills.
+_PRIOR = 4.0
+#: A read of less than this share of the expected tokens is cut short.
+WHOLE = 0.98
 #: A prediction is ahead of another if it leads by so many standard deviations and one right call.
 _DEVIATIONS = 2.0
 #: The weight of a bill relative to the next one.
@@ -61,7 +63,8 @@ class _Counts:
         """A prediction's lead over the chain in right calls, to the token and in its class."""
         self._last: dict[str, float] = {}
         """How often it was right to the token in the last bills."""
-        self._expected = self._missed = self._cut_short = self._part = 0.0
+        self.calls = 0
+        self._expected = self._missed = self._cut_short = self._tokens = self._lost = 0.0
 
     def add(self, candidates: Mapping[str, int], expected: int, read: int) -> None:
         """A call read so many tokens; `expected` was predicted."""
@@ -80,11 +83,13 @@ class _Counts:
                 won, lost = ((one, other), (other, one))[:: 1 if ahead > 0 else -1]
                 self._won[won] = self._won.get(won, 0.0) * _FADING + 1
                 self._won[lost] = self._won.get(lost, 0.0) * _FADING
-        cut = read / expected if 0 < read < expected else 0.0
+        cut = 0 < read < WHOLE * expected
+        self.calls += 1
         self._expected = self._expected * _FADING + (expected > 0)
         self._missed = self._missed * _FADING + (expected > 0 and not read)
-        self._cut_short = self._cut_short * _FADING + (cut > 0)
-        self._part = self._part * _FADING + cut
+        self._cut_short = self._cut_short * _FADING + cut
+        self._tokens = self._tokens * _FADING + expected
+        self._lost = self._lost * _FADING + cut * (expected - read)
 
     def is_ahead(self, name: str, other: str) -> bool:
         """Whether a prediction leads by more than chance."""
@@ -117,12 +122,12 @@ class _Counts:
     def shortfall(self, stated: Shortfall) -> Shortfall:
         """How often reads fall short; `stated` counts like some bills."""
         bills = self._expected + _PRIOR
-        cut = stated.cut_short * _PRIOR + self._cut_short
-        part = stated.part * stated.cut_short * _PRIOR + self._part
+        said, cut = stated.cut_short * _PRIOR, self._cut_short
+        part = max(0.0, 1 - self._lost / self._tokens * self._expected / cut) if cut else 0.0
         return Shortfall(
             missed=(stated.missed * _PRIOR + self._missed) / bills,
-            cut_short=cut / bills,
-            part=part / cut if cut else 0.0,
+            cut_short=(said + cut) / bills,
+            part=(stated.part * said + part * cut) / (said + cut) if said + cut else 0.0,
         )
 
     def _wins(self, name: str, other: str) -> float:
@@ -168,9 +173,11 @@ class ReadHistory:
 
     def shortfall(self, situations: Sequence[Hashable], stated: Shortfall) -> Shortfall:
         """How often a read falls short in such a situation, by the rules and by the bills."""
+        wider = None
         for situation in reversed(situations):
             counts = self._counts.get(situation)
-            stated = stated if counts is None else counts.shortfall(stated)
+            if counts is not None and (wider is None or counts.calls < wider.calls):
+                stated, wider = counts.shortfall(stated), counts
         return stated
 
     def learn(
@@ -189,7 +196,9 @@ class ReadHistory:
 
 
 #: Errors that a range needs, and the number of latest ones that it is computed from.
-_LEAST, _LATEST = 10, 200
+LEAST, _LATEST = 10, 200
+#: The same of conversations: the least and the greatest of 19 errors hold nine in ten.
+CONVERSATIONS = 19
 #: The share of bills that a range should hold, and the initial target.
 _SHARE, _AIM = 0.9, 0.93
 #: How fast the target follows bills outside of their ranges.
@@ -204,7 +213,8 @@ class BillRange(NamedTuple):
 class _Errors:
     """Billed amounts over predicted ones, as logarithms."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._latest: deque[float] = deque()
         self._sorted: list[float] = []
         self._aim = _AIM
@@ -213,13 +223,13 @@ class _Errors:
         return len(self._sorted)
 
     def add(self, error: float) -> None:
-        if len(self) >= _LEAST:
+        if len(self) >= LEAST:
             low, high = self.spread()
             outside = not low <= error <= high
             self._aim = min(1.0, max(_SHARE, self._aim + _STEP * (outside - (1 - _AIM))))
         self._latest.append(error)
         insort(self._sorted, error)
-        if len(self) > _LATEST:
+        if len(self) > self._most:
             self._sorted.remove(self._latest.popleft())
 
     def spread(self) -> tuple[float, float]:
@@ -232,9 +242,10 @@ class _Errors:
 
 
 class BillErrors:
-    """The errors of the predicted bills of one provider entry."""
+    """The errors of the predicted bills of one provider entry: the latest `most` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _LATEST) -> None:
+        self._most = most
         self._errors: dict[Hashable, _Errors] = {}
 
     def range_of(self, situations: Sequence[Hashable], predicted: float) -> BillRange | None:
@@ -242,7 +253,7 @@ class BillErrors:
         first one with enough errors counts. None if none has."""
         for situation in situations:
             errors = self._errors.get(situation)
-            if errors is not None and len(errors) >= _LEAST:
+            if errors is not None and len(errors) >= LEAST:
                 low, high = errors.spread()
                 return BillRange(predicted * math.exp(low), predicted * math.exp(high))
         return None
@@ -250,5 +261,5 @@ class BillErrors:
     def learn(self, situations: Sequence[Hashable], predicted: float, billed: float) -> None:
         if predicted > 0 and billed > 0:
             for situation in situations:
-                errors = self._errors.setdefault(situation, _Errors())
+                errors = self._errors.setdefault(situation, _Errors(self._most))
                 errors.add(math.log(billed / predicted))

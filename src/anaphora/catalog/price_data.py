@@ -212,6 +212,8 @@ class PriceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source: Annotated[str, msgspec.Meta(min_length=1)]
     date: datetime.date | None
     """None: the source has no date."""
+    tier: str = ""
+    """The service tier that it is the price of; empty: the standard one."""
     input: Decimal
     output: Decimal
     tiers: tuple[TierRow, ...] = ()
@@ -241,9 +243,10 @@ class PriceRows(msgspec.Struct, frozen=True):
     prices: tuple[PriceRow, ...] = ()
     weekends: tuple[WeekendRow, ...] = ()
 
-    def find(self, provider: str, *models: str) -> PriceRow | None:
+    def find(self, provider: str, *models: str, tier: str = "") -> PriceRow | None:
         """The row of the first of these names that has a row."""
-        own = {id: row for row in self.prices if row.provider == provider for id in row.models}
+        rows = (row for row in self.prices if (row.provider, row.tier) == (provider, tier))
+        own = {id: row for row in rows for id in row.models}
         return next((own[model] for model in models if model in own), None)
 
     def moved(self, provider: str, when: datetime.datetime) -> datetime.datetime:

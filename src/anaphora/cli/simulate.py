@@ -15,6 +15,7 @@ from anaphora.analysis.trace.log_lines import FoundTrace, Problem
 from anaphora.analysis.trace.predict import Predictor
 from anaphora.analysis.trace.predicted import CAUSE_TEXTS, Predicted
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
+from anaphora.cache.read_history import BillRange
 from anaphora.cache.simulator.chances import (
     CostRange,
     SimulatedCall,
@@ -103,11 +104,15 @@ def _simulate(
     else:
         calls = ((call, None) for call in predictor.play(traces))
     rows, others = [], dict[str, str]()
+    conversations: dict[tuple[str, str], _Conversation] = {}
     for call, found in tracked(calls, "simulating", total=count):
         source = by_id[call.trace]
         verdict = None if found is None else found.verdict
         verdict = judged.get(source.trace.calls[call.call].place or "", verdict)
-        rows.append(_row(call, source, prices, verdict, moved=changed))
+        price = prices.price(call.provider, call.model, call.at, call.wire)
+        rows.append(_row(call, source, prices, price, verdict, moved=changed))
+        one = conversations.setdefault((source.place, call.trace), _Conversation(call.trace))
+        one.add(rows[-1], call.conversation_range, price)
         rules = catalog.rules(call.provider, call.model, call.wire)
         if ttl is not None and ttl not in rules.ttls.value:
             default = rules.default_ttl
@@ -115,15 +120,13 @@ def _simulate(
             lacking = f"has no TTL of {ttl}: {instead} is used"
             others[f"{call.provider}/{call.model}"] = lacking
     problems += (Problem(name, text, "notice") for name, text in others.items())
-    conversations: dict[tuple[str, str], list[CallRow]] = {}
-    for row in rows:
-        conversations.setdefault((row.place, row.conversation), []).append(row)
+    totals = tuple(_totals(one.name, one.rows, one.range_usd) for one in conversations.values())
     return SimulationReport(
         elsewhere=None if elsewhere is None else "/".join(elsewhere),
         ttl=ttl,
         rows=tuple(rows),
-        conversations=tuple(_totals(name, some) for (_, name), some in conversations.items()),
-        total=_totals("all", rows),
+        conversations=totals,
+        total=_totals("all", rows, _range_of(totals)),
         causes=dict(Counter(row.cause for row in rows if row.cause is not None).most_common()),
         skipped=problems_of(problems, "skipped", "rejected"),
         not_compared=problems_of(problems, "not_compared"),
@@ -137,12 +140,12 @@ def _row(
     call: Predicted,
     source: FoundTrace,
     prices: PriceBook,
+    price: Price | None,
     verdict: Verdict | None,
     *,
     moved: bool,
 ) -> CallRow:
     """One prediction beside its bill; `moved`: the call is simulated on another model."""
-    price = prices.price(call.provider, call.model, call.at, call.wire)
     trace = source.trace
     recorded = None if call.billed is None else call.billed.usage()
     usage = call.outcome.usage(output=None if recorded is None else recorded.output)
@@ -218,12 +221,51 @@ def _cost(price: Price | None, usage: Usage) -> Decimal | None:
     return price.of(usage, unsplit=default)
 
 
-def _totals(name: str, rows: list[CallRow]) -> SimulatedTotals:
-    billed = [row for row in rows if row.billed is not None]
-    # Predictions are compared with bills, so only calls that have both are summed.
-    compared = billed or rows
+class _Conversation:
+    """The calls of one conversation, and the range of its bill."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.rows = name, list[CallRow]()
+        self._span: BillRange | None = None
+        self._output = Decimal(0)
+
+    def add(self, row: CallRow, span: BillRange | None, price: Price | None) -> None:
+        self.rows.append(row)
+        if row.billed is not None:
+            self._span = span
+            self._output += _cost(price, Usage(output=row.billed.output or 0)) or 0
+
+    @property
+    def range_usd(self) -> CostRange | None:
+        """By the errors of earlier conversations; before there are enough of those, the sum of the
+        ranges of its calls, since their errors are alike."""
+        compared = _compared(self.rows)
+        usage = expected_usage([_simulated(row) for row in compared])
+        known = [row.range_usd for row in compared if row.range_usd is not None]
+        if usage.median_usd is None or usage.cost_usd is None:
+            return None
+        if self._span is not None and len(compared) > 1:
+            of_input = usage.median_usd - self._output
+            low, high = (self._output + of_input * Decimal(end) for end in self._span)
+            return CostRange(usage.median_usd, low, high)
+        likeliest = _sum_known([row.predicted.cost_usd for row in compared]) or Decimal(0)
+        low = likeliest + sum((one.low - one.expected for one in known), Decimal(0))
+        high = likeliest + sum((one.high - one.expected for one in known), Decimal(0))
+        return CostRange(usage.median_usd, low, high) if known else None
+
+
+def _compared(rows: list[CallRow]) -> list[CallRow]:
+    """Predictions are compared with bills, so only calls that have both are summed."""
+    return [row for row in rows if row.billed is not None] or rows
+
+
+def _simulated(row: CallRow) -> SimulatedCall:
+    return SimulatedCall(row.predicted.read, row.predicted.cost_usd, row.chances)
+
+
+def _totals(name: str, rows: list[CallRow], range_usd: CostRange | None) -> SimulatedTotals:
+    billed, compared = [row for row in rows if row.billed is not None], _compared(rows)
     pairs = [row for row in rows if row.pair]
-    predicted = _sum([row.predicted for row in compared])
     return SimulatedTotals(
         conversation=name,
         provider=_only({row.provider for row in rows}, "provider"),
@@ -233,28 +275,28 @@ def _totals(name: str, rows: list[CallRow]) -> SimulatedTotals:
         exact=sum(bool(row.exact) for row in billed),
         pairs=len(pairs),
         right=sum(row.expected == row.happened for row in pairs),
-        predicted=predicted,
-        expected_usage=expected_usage(
-            [
-                SimulatedCall(row.predicted.read, row.predicted.cost_usd, row.chances)
-                for row in compared
-            ]
-        ),
-        range_usd=_range_of([row.range_usd for row in compared], predicted.cost_usd),
+        predicted=_sum([row.predicted for row in compared]),
+        expected_usage=expected_usage([_simulated(row) for row in compared]),
+        range_usd=range_usd,
         billed=_sum([row.billed for row in billed if row.billed is not None]) if billed else None,
         without_cache=_sum_known([row.without_cache for row in compared]),
         original_cost_usd=_sum_known([row.original_cost_usd for row in rows]),
     )
 
 
-def _range_of(ranges: list[CostRange | None], cost: Decimal | None) -> CostRange | None:
-    """Of a sum of bills whose errors are independent of each other."""
-    known = [one for one in ranges if one is not None]
-    if not known or cost is None:
-        return None
-    below = sum(((one.expected - one.low) ** 2 for one in known), Decimal(0)).sqrt()
-    above = sum(((one.high - one.expected) ** 2 for one in known), Decimal(0)).sqrt()
-    return CostRange(cost, cost - below, cost + above)
+def _range_of(conversations: tuple[SimulatedTotals, ...]) -> CostRange | None:
+    """Of the sum of bills whose errors are independent of each other: around the middles of their
+    ranges. A conversation without a range counts as predicted."""
+    cost = middle = squares = Decimal(0)
+    for one in conversations:
+        predicted, span = one.expected_usage.median_usd, one.range_usd
+        if predicted is None:
+            return None
+        cost += predicted
+        middle += predicted if span is None else (span.low + span.high) / 2
+        squares += 0 if span is None else ((span.high - span.low) / 2) ** 2
+    half = squares.sqrt()
+    return CostRange(cost, middle - half, middle + half) if half else None
 
 
 def _only(names: set[str], noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
@@ -89,10 +90,11 @@ class SimulatedTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs whose hit, partial or miss was predicted."""
     predicted: TokenCost
     expected_usage: ExpectedUsage
-    """Expected sums if providers miss at random, with their range."""
+    """The sums if providers miss at random, with their range; `median_usd` is the predicted
+    bill."""
     range_usd: CostRange | None
-    """The range of the bill, by the errors of earlier predictions; calls without one count as
-    they are predicted."""
+    """Nine bills in ten are inside, by the errors of earlier conversations, or else of earlier
+    calls; calls without a range count as predicted."""
     billed: TokenCost | None
     without_cache: Decimal | None
     original_cost_usd: Decimal | None
@@ -208,11 +210,7 @@ def _ranges(report: SimulationReport) -> Iterator[Line]:
     yield "\nExpected if providers miss at random, and the range of nine cases in ten", "bold"
     yield "by chance alone; estimated lengths are taken as exact", "dim"
     yield _range_table((one.conversation, one.expected_usage) for one in uncertain)
-    for line in _reasons(
-        (f"{row.provider}/{row.model}", chance.reason, chance.share)
-        for row in report.rows
-        for chance in row.chances
-    ):
+    for line in _reasons(report.rows):
         yield f"  {line}", "dim"
 
 
@@ -251,8 +249,8 @@ def _share(part: int, whole: int) -> str:
 
 
 def _bill(one: SimulatedTotals) -> str:
-    """The predicted bill; its range if that is wide."""
-    span, cost = one.range_usd, one.predicted.cost_usd
+    """The predicted bill, the median of its distribution; its range if that is wide."""
+    span, cost = one.range_usd, one.expected_usage.median_usd
     if span is None or not cost or span.high - span.low < _WIDE * cost:
         return _amount(cost)
     return f"{_amount(span.low)} to {_amount(span.high)}"
@@ -277,17 +275,26 @@ def _range_table(named: Iterable[tuple[str, ExpectedUsage]]) -> Rows:
         read, cost = usage.read, usage.cost_usd
         tokens = [f"{figure:,}" for figure in (read.expected, read.low, read.high)]
         dollars = ["", "", ""]
-        if cost is not None:
-            dollars = [format_usd(figure) for figure in (cost.expected, cost.low, cost.high)]
+        if cost is not None and usage.median_usd is not None:
+            dollars = [format_usd(figure) for figure in (usage.median_usd, cost.low, cost.high)]
         rows.add_row(name, *tokens, *dollars)
     return rows
 
 
-def _reasons(chances: Iterable[tuple[str, ChanceReason, float]]) -> Iterator[str]:
-    """One line for each model: the share of wrong read predictions, and their kinds."""
-    by_model: dict[str, dict[ChanceReason, float]] = {}
-    for model, reason, share in chances:
-        by_model.setdefault(model, {})[reason] = share
+def _reasons(rows: Iterable[CallRow]) -> Iterator[str]:
+    """One line for each model: how often its reads fall short, on average, by kind. Reads right
+    after a write, and at a user turn after thinking, are counted by themselves."""
+    by_model: dict[str, dict[ChanceReason, list[float]]] = {}
+    reads: Counter[str] = Counter()
+    for row in rows:
+        model = f"{row.provider}/{row.model}"
+        reads[model] += row.predicted.read > 0
+        for chance in row.chances:
+            by_model.setdefault(model, {}).setdefault(chance.reason, []).append(chance.share)
     for model, shares in by_model.items():
-        stated = (f"{format_share(share)} {_REASONS[reason]}" for reason, share in shares.items())
+        counts = {"missed": reads[model], "cut_short": reads[model]}
+        stated = (
+            f"{format_share(sum(some) / counts.get(reason, len(some)))} {_REASONS[reason]}"
+            for reason, some in shares.items()
+        )
         yield f"{model}: {', '.join(stated)}"

@@ -209,6 +209,19 @@ def test_tokens_are_counted_by_growth_and_not_by_the_first_bill() -> None:
     assert max(errors[6:]) < 0.015
 
 
+def test_a_first_prompt_that_is_recorded_whole_teaches_the_length_of_text() -> None:
+    """The text is twice as dense as the catalog says."""
+    texts = [f"{name} 0123456789abcdef " * 3000 for name in "abcdefgh"]
+    runs = [
+        trace_of(at(1000 * n, 1, bill(input=len(text) // 2)), id=str(n), provider="openai",
+                 model="gpt-4o", messages=[user(text)], system_tokens_unknown=False)
+        for n, text in enumerate(texts)
+    ]  # fmt: skip
+    errors = [abs(1 - 2 * call.outcome.total / len(texts[0])) for call in play(*runs)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.15 < 0.4 < errors[0]
+
+
 def test_the_output_tokens_of_a_reply_are_counted_when_it_is_sent_back() -> None:
     reply = assistant("wörtlich " * 100)
     trace = trace_of(
@@ -287,16 +300,48 @@ def test_where_a_read_ends_in_the_reply_is_learned_from_bills() -> None:
     assert [call.exact for call in play(glm(*turns))[2:]] == [True] * 6
 
 
+@pytest.mark.parametrize("left_out", [-40, 0, 60])
+def test_where_a_read_in_steps_ends_is_where_most_reads_agree(left_out: int) -> None:
+    calls, total, end = [], 3000, 0
+    texts = [user(f"{n} " * 200) if n % 2 == 0 else assistant("word " * 60) for n in range(160)]
+    for n in range(80):
+        read, output = end // 128 * 128, 60 + 17 * n % 90
+        calls.append(at(9 * n, 2 * n + 1, bill(read, input=total - read, output=output)))
+        end, total = total + output - left_out, total + output + 200 + 29 * n % 31
+    played = play(trace_of(*calls, messages=texts, provider="openai", model="gpt-5.2"))
+    assert sum(call.exact for call in played[-40:]) >= 38
+
+
+def test_the_share_of_late_writes_is_that_of_the_model() -> None:
+    """The share of the rules counts like four bills."""
+
+    def quick(model: str, t: float, count: int) -> Trace:
+        calls = [at(t + n, 2 * n + 1, bill(6000 + 90 * n, 90)) for n in range(count)]
+        return trace_of(*calls, id=model, model=model)
+
+    played = play(quick("claude-sonnet-4-6", 0, 11), quick("claude-opus-4-6", 99, 3))
+    shares = [one.share for call in played for one in call.chances if one.reason == "late_writes"]
+    assert shares == pytest.approx([0.35 * 4 / (4 + n) for n in (*range(10), 0, 1)])
+
+
+def test_the_range_of_a_conversation_comes_from_earlier_ones() -> None:
+    def one(n: int) -> Trace:
+        bills = bill(written=5000), bill(read=0 if n == 14 else 5000, written=100 + 10 * n)
+        calls = [at(1000 * n + 9 * m, 2 * m + 1, usage) for m, usage in enumerate(bills)]
+        return trace_of(*calls, id=str(n), group=str(n))
+
+    ranges = [call.conversation_range for call in play(*map(one, range(40)))[1::2]]
+    assert ranges[:10] == [None] * 10
+    widths = [span.high / span.low for span in ranges[10:] if span is not None]
+    assert len(widths) == 30
+    assert widths[-1] < 1.1 < widths[0], "the first, with 30,000 assumed tokens, is forgotten"
+
+
 def test_a_client_that_marks_only_its_beginning_is_learned_from_the_bill() -> None:
     """Thousands of tokens are uncached: the last block is not marked."""
     bills = [bill(written=8000, input=2000), bill(read=8000, input=2600), bill(read=8000, input=0)]
-    messages = [
-        user("q " * 4000),
-        assistant("a " * 300),
-        user("r " * 900),
-        assistant("b"),
-        user("s"),
-    ]
+    texts = "q " * 4000, "a " * 300, "r " * 900, "b", "s"
+    messages = [(user, assistant)[n % 2](text) for n, text in enumerate(texts)]
     calls = [at(9 * n, 2 * n + 1, usage) for n, usage in enumerate(bills)]
     played = play(trace_of(*calls, messages=messages))
     assert [call.outcome.read for call in played] == [0, 8000, 8000]

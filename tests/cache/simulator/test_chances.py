@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from decimal import Decimal
 
 import pytest
@@ -119,6 +120,7 @@ def test_expected_usage() -> None:
     assert expected_usage([SimulatedCall(5, None, ())]).cost_usd is None
 
 
+step = Decimal("0.0000001")
 calls = st.lists(
     st.builds(
         lambda read, shares: call(read, *((share / 4, part) for share, part in shares)),
@@ -137,6 +139,19 @@ def test_range_holds_what_is_expected_and_nothing_impossible(made: list[Simulate
     read, cost = usage.read, usage.cost_usd
     assert least <= read.low <= read.expected <= read.high <= most
     assert cost is None or cost.low <= cost.expected <= cost.high
+    if cost is not None and usage.median_usd is not None:
+        amounts = [Decimal(len(made) * 10_000 - read) / 1_000_000 for read in (most, least)]
+        assert amounts[0] - step <= usage.median_usd <= amounts[1] + step
+
+
+@each_row("share, count", [(0.01, 20), (0.02, 40), (0.1, 30), (0.3, 200), (0.02, 400)])
+def test_as_many_bills_are_above_the_median_as_below(share: float, count: int) -> None:
+    """Whole calls that miss: a median of so many of them."""
+    usage, draw = expected_usage([call(5000, (share, 0))] * count), random.Random(1)
+    bills = sorted(sum(draw.random() < share for _ in range(count)) for _ in range(1001))
+    assert usage.median_usd is not None
+    missed = (usage.median_usd * 1_000_000 - 5000 * count) / 5000
+    assert abs(float(missed) - bills[500]) <= 0.5
 
 
 def test_marked_and_unmarked_requests() -> None:

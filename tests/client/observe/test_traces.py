@@ -78,7 +78,7 @@ def test_all_attributes_of_a_call(watched: Watched) -> None:
         "anaphora.queued_seconds": 0.5,
         "anaphora.cache.predicted_tokens": 700,
         "anaphora.cache.result": "partial",
-        "anaphora.cache.cause": "changed",
+        "anaphora.cache.cause": "system_changed",
         "anaphora.cache.lost_tokens": 200,
         "anaphora.cache.lost_usd": 0.0006,
         "anaphora.cache.change.kind": "text_edited",

@@ -4,7 +4,7 @@ the length of beginnings that a recording leaves out."""
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -47,8 +47,8 @@ class TextBytes(NamedTuple):
 
 
 class TokenScale:
-    """Bytes per token, learned from the growth of bills from one call to the next. The first bill
-    is not used: it contains unrecorded text."""
+    """Bytes per token, learned from the growth of bills from one call to the next, and from first
+    prompts that are recorded whole."""
 
     def __init__(self, per_token: float) -> None:
         self._stated = per_token
@@ -66,8 +66,8 @@ class TokenScale:
         return sum(size / ratio for size, ratio in zip(text, self.per_token, strict=True))
 
     def learn(self, text: Sequence[int], tokens: int) -> None:
-        """A growth by these bytes of text, by kind, was billed as `tokens`, which are divided among
-        the kinds like the estimate."""
+        """These bytes of text, by kind, were billed as `tokens`, which are divided among the kinds
+        like the estimate."""
         stated, estimated = sum(text) / self._stated, self.tokens(text)
         if tokens <= 0 or not 1 / _FACTOR < tokens / max(1.0, stated) < _FACTOR:
             return
@@ -80,8 +80,8 @@ class TokenScale:
 
 #: The assumed tokens of a system prompt and tools that are not recorded, before the first bill.
 _UNKNOWN = 30_000
-#: How far a read that ends with a reply may be from its exact end.
-_NEAR = 8
+#: How far a read that ends with a reply may be from its exact end, beside two granules.
+_NEAR = 9
 #: After this many conversations in a row that do not read the beginning of others, each has its
 #: own.
 _NOT_SHARED = 2
@@ -89,7 +89,7 @@ _NOT_SHARED = 2
 _AT_RANDOM = 2
 #: Seconds within which no known provider drops entries: a miss has another reason.
 _SHORTEST_LIFE = 60.0
-#: How many idle times, the latest, are remembered.
+#: How many idle times and ends of replies, the latest, are remembered.
 _MOST_SEEN = 200
 #: Smallest difference between idle times, in seconds.
 _LEAST_GAP = 0.001
@@ -213,11 +213,14 @@ class Leads:
 
 
 class ReplyEnds:
-    """How far from the end of a reply a later read ends, by the bills: providers without granules
-    leave out its last token or two."""
+    """How far from the end of a reply a later read ends, by the bills: providers leave out its last
+    token or two, or what is not sent back of it. A read in granules shows that end within one
+    granule, so it is where most reads agree."""
 
     def __init__(self, rules: CacheRules) -> None:
-        self._seen: Counter[int] = Counter()
+        self._granule = rules.granule_tokens.value
+        self._latest: deque[int] = deque(maxlen=_MOST_SEEN)
+        """Tokens between the end of a read and that of the reply."""
         tail = rules.uncached_tail
         known = tail is not None and rules.output_cached is not None and rules.output_cached.value
         self._stated = -tail.value if tail is not None and known else None
@@ -225,11 +228,19 @@ class ReplyEnds:
     @property
     def usual(self) -> int | None:
         """None before a bill has shown it."""
-        return self._seen.most_common(1)[0][0] if self._seen else self._stated
+        if not self._latest:
+            return self._stated
+        ends = sorted(self._latest)
+        counts = (bisect_left(ends, end + self._granule) - at for at, end in enumerate(ends))
+        count, first = max((count, -at) for at, count in enumerate(counts))
+        last, begin = ends[-first], ends[count - first - 1] - self._granule + 1
+        stated = -(self._stated or 0)
+        return -(stated if begin <= stated <= last else (begin + last) // 2)
 
     def learn(self, difference: int) -> None:
-        if abs(difference) <= _NEAR:
-            self._seen[difference] += 1
+        """A read ended so many tokens before the end of the reply."""
+        if abs(difference) < _NEAR + 2 * (self._granule - 1):
+            self._latest.append(difference)
 
 
 class EarlyReads:

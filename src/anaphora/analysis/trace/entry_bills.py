@@ -13,6 +13,7 @@ import msgspec
 
 from anaphora.cache.read_history import (
     CHAIN,
+    CONVERSATIONS,
     KEPT,
     BillErrors,
     BillRange,
@@ -22,6 +23,7 @@ from anaphora.cache.read_history import (
     read_class,
 )
 from anaphora.cache.simulator import Chance, Outcome
+from anaphora.cache.simulator.chances import Sum, distribution
 from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
@@ -126,6 +128,8 @@ class ConversationReads:
 
 #: Chances that concern only this call.
 _OF_ONE_CALL = ("late_writes", "thinking_dropped")
+#: The weight of their stated share, in bills.
+_STATED = 4
 #: The latest conversations whose unrecorded beginnings are compared.
 _LATEST = 5
 
@@ -143,13 +147,33 @@ class PredictedRead(msgspec.Struct, frozen=True, kw_only=True):
     situations: Sequence[Hashable]
 
 
+class ConversationBill:
+    """The predicted and the real bill of the calls of one conversation so far."""
+
+    def __init__(self) -> None:
+        self._predicted, self.billed, self.calls = Sum(), 0.0, 0
+
+    @property
+    def predicted(self) -> float:
+        return self._predicted.median
+
+    def add(self, predicted: PredictedRead, billed: float, rules: CacheRules) -> None:
+        others = (
+            (chance.share, rules.input_cost(chance.outcome.usage())) for chance in predicted.chances
+        )
+        self._predicted.add(distribution(predicted.cost, others))
+        self.billed, self.calls = self.billed + billed, self.calls + 1
+
+
 class EntryBills:
     def __init__(self) -> None:
         self._history = ReadHistory()
-        self._errors = BillErrors()
+        self._errors, self._conversations = BillErrors(), BillErrors(CONVERSATIONS)
         self._beginnings: dict[tuple[bool, str | None], int] = {}
         """Reads of the first call of the latest conversation, by whether it was idle and by model;
         None: any model."""
+        self._of_one_call: dict[tuple[str, str], tuple[int, int]] = {}
+        """By model and reason: how often such a chance came about, of how many bills."""
         self._last: float | None = None
         self._unrecorded: deque[float] = deque(maxlen=_LATEST)
 
@@ -187,7 +211,7 @@ class EntryBills:
         read = candidates[self._history.choose(situations, candidates, default)]
         if read != outcome.read:
             outcome = outcome.reading(read)
-        chances = self._chances(situations, outcome, chances, rules)
+        chances = self._chances(call, situations, outcome, chances, rules)
         cost = rules.input_cost(outcome.usage())
         return PredictedRead(
             call=call,
@@ -199,6 +223,15 @@ class EntryBills:
             situations=situations,
         )
 
+    def conversation_range(self, model: str) -> BillRange | None:
+        """The range of the bill of a conversation with the model, over the predicted one."""
+        return self._conversations.range_of(((model,), ()), 1.0)
+
+    def learn_conversation(self, model: str, bill: ConversationBill) -> None:
+        """The bill of a conversation that has ended; one call says nothing about several."""
+        if bill.calls > 1:
+            self._conversations.learn(((model,), ()), bill.predicted, bill.billed)
+
     def learn(self, predicted: PredictedRead, usage: TraceUsage, rules: CacheRules) -> None:
         """The bill of a call that was predicted."""
         call, read = predicted.call, usage.cache_read
@@ -206,18 +239,34 @@ class EntryBills:
         self._history.learn(
             predicted.situations, predicted.candidates, predicted.outcome.read, read
         )
+        for chance in predicted.chances:
+            if chance.reason in _OF_ONE_CALL:
+                other, expected = chance.outcome.read, predicted.outcome.read
+                happened, bills = self._of_one_call.get((call.model, chance.reason), (0, 0))
+                happened += abs(read - other) < abs(read - expected)
+                self._of_one_call[call.model, chance.reason] = happened, bills + 1
         if call.kind == "first":
             for model in (call.model, None):
                 self._beginnings[call.idle, model] = read
 
+    def _learned(self, chance: Chance, model: str) -> Chance:
+        """With the share that bills of the model have shown, if it concerns only this call."""
+        if chance.reason not in _OF_ONE_CALL:
+            return chance
+        happened, bills = self._of_one_call.get((model, chance.reason), (0, 0))
+        share = (chance.share * _STATED + happened) / (bills + _STATED)
+        return msgspec.structs.replace(chance, share=share)
+
     def _chances(
         self,
+        call: CallSituation,
         situations: Sequence[Hashable],
         outcome: Outcome,
         stated: tuple[Chance, ...],
         rules: CacheRules,
     ) -> tuple[Chance, ...]:
         """The other outcomes and how often they come about: by the rules, and by the bills."""
+        stated = tuple(self._learned(chance, call.model) for chance in stated)
         of_this_call = any(chance.reason in _OF_ONE_CALL for chance in stated)
         if not outcome.read or of_this_call or not self._history.knows(situations):
             return stated

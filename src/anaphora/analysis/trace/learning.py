@@ -191,16 +191,21 @@ def _learn_end(replay: Replay, call: TraceCall, billed: TraceUsage, account: Acc
 
 
 def _learn_growth(replay: Replay, call: TraceCall, billed: TraceUsage, account: Account) -> None:
-    before = replay.before
+    before, sent = replay.before, replay.sent(call)
+    if before is None and replay.begun is None and len(sent):
+        begins, lengths = sent.key(max(0, sent.leading)), account.lengths(replay.trace.group)
+        if lengths.known(begins) is None:
+            text, other = sent.recorded
+            account.scale.learn(text, billed.total - other)
     if before is None or before.usage is None or before.messages >= call.messages:
         return
     text, other = TextBytes(), 0
     for block in replay.blocks.messages[before.messages : call.messages]:
         text, other = text.plus(block.kind, block.size.text), other + block.size.other
     account.scale.learn(text, billed.total - before.usage.total - other)
-    if replay.rules.granule_tokens.value == 1 and before.usage.output is not None:
+    if billed.cache_read and before.usage.output is not None:
         end = before.usage.total + before.usage.output
-        account.reply_ends.learn(billed.cache_read - end)
+        account.reply_ends.learn(end - billed.cache_read)
 
 
 def _learn_found(

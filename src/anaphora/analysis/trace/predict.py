@@ -77,9 +77,13 @@ class Predictor:
         replays = [Replay(trace, self._elsewhere, known, self._ttl) for trace in traces]
         for _, at, order, index in in_order(replays):
             replay = replays[order]
-            yield self._predict(replay, index, at)
+            predicted = self._predict(replay, index, at)
             if index + 1 == len(replay.trace.calls):
+                place = replay.trace.account, replay.provider
+                if not self._changed:
+                    self._entries[place].learn_conversation(replay.model, replay.bill)
                 replay.release()
+            yield predicted
 
     def follow(self, traces: Iterable[Trace]) -> Iterator[tuple[Replay, int, dict[str, bytes]]]:
         """Each call in the order of `play`, with its cache parameters, and without a prediction:
@@ -135,7 +139,10 @@ class Predictor:
             )
             predicted = self._by_bills(replay, played, situation, outcome, chances)
             outcome, chances = predicted.outcome, predicted.chances
-        rules = replay.rules
+        rules, conversation = replay.rules, None
+        if call.usage is not None and predicted is not None:
+            replay.bill.add(predicted, rules.input_cost(call.usage.usage()), rules)
+            conversation = played.entry.conversation_range(replay.model)
         result = Predicted(
             trace=replay.trace.id,
             call=index,
@@ -156,6 +163,7 @@ class Predictor:
             ends_only=call.t is None and call.dur is None,
             implicit=not is_marked(call, rules),
             bill_range=None if predicted is None else predicted.bill_range,
+            conversation_range=conversation,
             rules=rules,
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,

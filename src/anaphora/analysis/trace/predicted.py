@@ -71,6 +71,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     granule: int = 1
     bill_range: BillRange | None = None
     """The range that contains nine in ten costs of its input, in input tokens."""
+    conversation_range: BillRange | None = None
+    """The range that contains nine in ten bills of conversations that end here, as multiples of
+    their predicted input cost; None before ten of them."""
     delay: float = 0.0
     """Seconds in which a write may not be visible yet."""
 

@@ -22,7 +22,7 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlocks
-from .entry_bills import CallKind, CallSituation, ConversationReads
+from .entry_bills import CallKind, CallSituation, ConversationBill, ConversationReads
 from .format import RecordedParams, Trace, TraceCall
 from .sent_blocks import SentBlocks
 
@@ -84,6 +84,7 @@ class Replay:
         self.early: dict[bool, int] = {}
         """Tokens read by the last call inside a tool loop and outside, if fewer than expected."""
         self.reads = ConversationReads()
+        self.bill = ConversationBill()
         self._times: list[float] = []
         """When each call started, as last computed."""
 

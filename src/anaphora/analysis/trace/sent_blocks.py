@@ -152,9 +152,14 @@ class SentBlocks:
         return at
 
     @property
+    def recorded(self) -> tuple[TextBytes, int]:
+        """The bytes of text in the blocks that are recorded, and their other tokens."""
+        return self._sizes[self._count - 1] if self._count else (TextBytes(), 0)
+
+    @property
     def recorded_tokens(self) -> int:
-        """The estimated tokens of the blocks that are recorded."""
-        text, other = self._sizes[self._count - 1] if self._count else (TextBytes(), 0)
+        """Their estimated tokens."""
+        text, other = self.recorded
         return self._text_tokens(text) + other
 
     def _estimate(self, position: int) -> int:

@@ -49,15 +49,16 @@ class Chance(msgspec.Struct, frozen=True):
 
 
 class Estimate(NamedTuple):
-    """A figure that depends on chance: what is expected, and the range of nine cases in ten."""
+    """A figure that depends on chance: its mean, the range of nine cases in ten, and its median."""
 
     expected: float
     low: float
     high: float
+    median: float
 
 
 Distribution: TypeAlias = Sequence[tuple[float, float]]
-"""The shares of all outcomes of one call, and a figure of each."""
+"""The shares of all outcomes of one call, and a figure of each; the predicted one first."""
 
 
 def distribution(predicted: float, others: Iterable[tuple[float, float]]) -> Distribution:
@@ -66,18 +67,48 @@ def distribution(predicted: float, others: Iterable[tuple[float, float]]) -> Dis
     return [(1.0 - sum(share for share, _ in known), predicted), *known]
 
 
-def estimate(calls: Iterable[Distribution]) -> Estimate:
+class Sum:
     """The sum over calls that are independent of each other."""
-    mean = variance = least = most = 0.0
-    for outcomes in calls:
+
+    def __init__(self) -> None:
+        self._mean = self._variance = self._skew = self._least = self._most = 0.0
+        self._predicted, self._share = 0.0, 1.0
+        """The sum if every call is as predicted, and how often that is so."""
+
+    def add(self, outcomes: Distribution) -> None:
+        share, predicted = outcomes[0]
+        self._predicted, self._share = self._predicted + predicted, self._share * share
         figures = [figure for share, figure in outcomes if share > 0]
         expected = sum([share * figure for share, figure in outcomes])
-        mean += expected
+        self._mean += expected
         if len(figures) > 1:
-            variance += sum([s * (figure - expected) ** 2 for s, figure in outcomes])
-        least, most = least + min(figures), most + max(figures)
-    spread = _DEVIATIONS * math.sqrt(variance)
-    return Estimate(mean, max(least, mean - spread), min(most, mean + spread))
+            self._variance += sum([s * (figure - expected) ** 2 for s, figure in outcomes])
+            self._skew += sum([s * (figure - expected) ** 3 for s, figure in outcomes])
+        self._least, self._most = self._least + min(figures), self._most + max(figures)
+
+    @property
+    def median(self) -> float:
+        """By the first terms of the Cornish-Fisher expansion, if the predicted sum is not it."""
+        if self._share >= 0.5 or not self._variance:
+            return self._predicted
+        return self._within(self._mean - self._skew / self._variance / 6)
+
+    @property
+    def estimate(self) -> Estimate:
+        spread = _DEVIATIONS * math.sqrt(self._variance)
+        low, high = self._within(self._mean - spread), self._within(self._mean + spread)
+        return Estimate(self._mean, low, high, self.median)
+
+    def _within(self, figure: float) -> float:
+        return max(self._least, min(self._most, figure))
+
+
+def estimate(calls: Iterable[Distribution]) -> Estimate:
+    """The sum over calls that are independent of each other."""
+    total = Sum()
+    for outcomes in calls:
+        total.add(outcomes)
+    return total.estimate
 
 
 class CallChance(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +137,8 @@ class ExpectedUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     read: TokenRange
     cost_usd: CostRange | None
+    median_usd: Decimal | None = None
+    """As many bills are higher as lower."""
 
     @property
     def certain(self) -> bool:
@@ -124,28 +157,31 @@ def expected_usage(calls: Sequence[SimulatedCall]) -> ExpectedUsage:
         distribution(call.read, ((chance.share, chance.read) for chance in call.chances))
         for call in calls
     )
+    costs = _expected_cost(calls)
     return ExpectedUsage(
         read=TokenRange(round(reads.expected), round(reads.low), round(reads.high)),
-        cost_usd=_expected_cost(calls),
+        cost_usd=CostRange(*costs[:3]) if costs else None,
+        median_usd=costs[3] if costs else None,
     )
 
 
-def _expected_cost(calls: Sequence[SimulatedCall]) -> CostRange | None:
-    """None if the cost of one of the calls is unknown, or there are none."""
+def _expected_cost(calls: Sequence[SimulatedCall]) -> list[Decimal]:
+    """Mean, range and median; empty if the cost of one of the calls is unknown, or there are
+    none."""
     certain, others = Decimal(0), list[Distribution]()
     for call in calls:
         if call.cost_usd is None:
-            return None
+            return []
         certain += call.cost_usd  # differences below, so that this part stays exact
         more = [
             (each.share, 0.0 if each.cost_usd is None else float(each.cost_usd - call.cost_usd))
             for each in call.chances
         ]
         others.append(distribution(0.0, more))
-    figures = (
-        certain + Decimal(more).quantize(_PLACES) if more else certain for more in estimate(others)
-    )
-    return CostRange(*figures) if calls else None
+    return [
+        certain + Decimal(more).quantize(_PLACES) if more else certain
+        for more in (estimate(others) if calls else ())
+    ]
 
 
 def find_chances(

@@ -34,30 +34,11 @@ from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Ttl, Usage
 from anaphora.wording import format_duration
 
+from .advice import CAUSES, VOLATILE_TEXTS
 from .causes import TOKEN_ERROR
 from .prediction import lost_usd
-from .remedy import REMEDIES, Remedy, RemedyKind
+from .remedy import REMEDIES, Remedy
 from .values import CHANGED, VOLATILE, Change, Verdict
-
-#: Words for text that changes by itself.
-_VOLATILE = {"date": "the date", "clock": "the time", "uuid": "the UUID", "nonce": "the id"}
-
-#: The remedy of each cause that has always the same one.
-_BY_CAUSE: dict[str, RemedyKind] = {
-    "expired": "longer_ttl",
-    "no_marker": "place_markers",
-    "marker_on_trailing_system": "place_markers",
-    "marker_on_volatile": "place_markers",
-    "lookback_exceeded": "place_markers",
-    "above_maximum": "place_markers",
-    "history_edited": "keep_history",
-    "model_changed": "keep_parameters",
-    "parameter_changed": "keep_parameters",
-    "images_changed": "keep_parameters",
-    "other_key": "cache_key",
-    "other_route": "pin_host",
-    "not_yet_visible": "send_first",
-}
 
 
 class Avoidable(NamedTuple):
@@ -248,7 +229,9 @@ def _choices(
 
 def _remedy(verdict: Verdict, earlier: SentCall, later: SentCall, rules: CacheRules) -> Remedy:
     cause, change = verdict.causes[0], verdict.change
-    kind = _BY_CAUSE.get(cause.kind, "nothing")
+    kind = CAUSES[cause.kind].remedy
+    if kind == "move_to_end" and change is None:
+        kind = "nothing"
     at_end = cause.kind == "marker_on_volatile" and change and change.section == "messages"
     if change is not None and cause.kind in CHANGED and not at_end:
         return _of_change(change, earlier, later)
@@ -266,7 +249,7 @@ def _remedy(verdict: Verdict, earlier: SentCall, later: SentCall, rules: CacheRu
 
 def _of_change(change: Change, earlier: SentCall, later: SentCall) -> Remedy:
     if change.kind in VOLATILE:
-        what = _VOLATILE.get(change.kind, "text that changes")
+        what = VOLATILE_TEXTS.get(change.kind, "text that changes")
         return Remedy(kind="move_to_end", text=f"move {what} into the newest message")
     if change.section == "messages":
         return Remedy(kind="keep_history", text=REMEDIES["keep_history"])

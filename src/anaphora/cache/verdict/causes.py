@@ -127,7 +127,9 @@ def _changed(earlier: SentCall, later: SentCall, rules: CacheRules, change: Chan
     if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
         return Cause("marker_on_volatile", f"the marker is on content that changes: {change.place}")
     if change.section != "messages":
-        return Cause("changed", change.place)
+        return Cause(
+            "tools_changed" if change.section == "tools" else "system_changed", change.place
+        )
     compacted = later.compacted or history_change(earlier, later.rendered, change.chunk)
     if compacted in (True, "compaction"):
         text = "the history was compacted: earlier messages were replaced by a summary or left out"

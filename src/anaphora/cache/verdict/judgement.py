@@ -56,6 +56,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     """When the two calls of the conversation before this one were sent."""
     remedies: Mapping[RemedyKind, Remedy] = msgspec.field(default_factory=dict)
     """What each would have saved at the losses of the conversation so far."""
+    saved: Decimal | None = None
+    """What the remedy of its own verdict would have saved at this call."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
         """Joins the conversation that it continues; False if it begins one."""
@@ -84,6 +86,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
             )
         if verdict.remedy is None:
             return verdict
+        saving = verdict.remedy.saving
+        self.saved = None if saving is None else saving.expected
         remedy = summed(verdict.remedy, self.remedies, self.turn)
         self.remedies = {**self.remedies, remedy.kind: remedy}
         return replace(verdict, remedy=remedy)
@@ -302,7 +306,7 @@ def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> 
         fields = ()
     if fields:
         names = joined_names(fields)
-        recorded = Cause("changed", f"tools differ from the call before: {names}")
+        recorded = Cause("tools_changed", f"tools differ from the call before: {names}")
     return Verdict(
         result="first",
         causes=() if recorded is None else (recorded,),

@@ -52,7 +52,8 @@ CHANGES: dict[str, str] = {
 VOLATILE = frozenset(("date", "clock", "uuid", "nonce", "counter"))
 
 CauseKind: TypeAlias = Literal[
-    "changed",
+    "system_changed",
+    "tools_changed",
     "history_edited",
     "compaction",
     "resumed",
@@ -73,10 +74,11 @@ CauseKind: TypeAlias = Literal[
     "thinking_dropped",
     "not_persisted",
     "evicted",
+    "subagent",
     "provider_side",
     "unknown",
 ]
-"""Why less was read than the previous call had cached."""
+"""Why less was read than the previous call had cached. `advice.CAUSES` has the name of each."""
 
 #: Control characters are shown escaped, so that an excerpt stays on one line.
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
@@ -90,8 +92,10 @@ _WIRE_PATH = re.compile(
     r"|function|functions|output|thinking|reasoning|summary|role|type)\b(?:\[\d+\])*)*"
 )
 
+#: Causes that are a change before the messages.
+PROMPT_CHANGED = frozenset(("system_changed", "tools_changed"))
 #: Causes that are a change of bytes, which the verdict's `change` describes.
-CHANGED = frozenset(("changed", "history_edited", "marker_on_volatile"))
+CHANGED = frozenset((*PROMPT_CHANGED, "history_edited", "marker_on_volatile"))
 #: Causes that are a change of something else that a cache depends on.
 PARAMETERS = frozenset(("model_changed", "parameter_changed", "images_changed", "other_key"))
 
@@ -289,7 +293,8 @@ def _outcome(verdict: Verdict) -> str:
         case "first" if read and verdict.total is not None:
             return f"First call seen: {read:,} of {counted(verdict.total, 'token')} read"
         case "first":
-            return "Not cached" if verdict.cause == "changed" else "First call: nothing cached yet"
+            changed = verdict.cause in PROMPT_CHANGED
+            return "Not cached" if changed else "First call: nothing cached yet"
         case "hit" if not left:
             return f"Hit: {tokens} read, although the previous call cached none{predicted}"
         case "hit" if verdict.total is not None:
@@ -336,8 +341,8 @@ def _loss(verdict: Verdict) -> str:
 #: The causes that providers' codes name, if nothing else shows one.
 _REPORTED: dict[str, tuple[CauseKind, str]] = {
     "model": ("model_changed", "the model changed"),
-    "system": ("changed", "the system prompt changed"),
-    "tools": ("changed", "the tools changed"),
+    "system": ("system_changed", "the system prompt changed"),
+    "tools": ("tools_changed", "the tools changed"),
     "messages": ("history_edited", "earlier messages changed"),
     "input": ("history_edited", "earlier messages changed"),
     "context_compacted": ("compaction", "the history was compacted"),

@@ -32,7 +32,7 @@ from anaphora.values.codec import loads
 
 from .schema import Decode, provider_schema, source_of, takes_strict
 
-__all__ = ["Structured", "output_of"]
+__all__ = ["Structured", "output_of", "support_notices"]
 
 T = TypeVar("T")
 

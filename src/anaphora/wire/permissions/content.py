@@ -37,6 +37,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import MARKER_FORMS
+from anaphora.wire.openai_responses.items import begins_item, in_message
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 from anaphora.wire.tables import BlockType, Medium, RequestTable, request_table
 from anaphora.wire.walking import VALUES
@@ -106,6 +107,8 @@ _TYPES: dict[str, dict[type, str]] = {
         Thinking: "reasoning",
     },
 }
+#: The member of a block that holds the id of its file.
+_FILE_HOLDERS = {"anthropic": ".source", "openai_chat": ".file"}
 #: Wires that take a medium in place of its address.
 _DATA_URLS = ("openai_chat", "openai_responses")
 #: The member that is a part's block, on Converse.
@@ -155,8 +158,8 @@ class CallContent:
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
-    scan.found.cache_ttls.update(mark.ttl for mark in call.ir.cache.marks)
     try:
+        scan.marks(call)
         scan.system(call)
         for segment in call.ir.segments:
             scan.messages(segment.messages, leading=_leading(wire, call))
@@ -184,6 +187,13 @@ class _Scan:
 
     # ── The call ─────────────────────────────────────────────────────────────────────────────────
 
+    def marks(self, call: Call) -> None:
+        for mark in call.ir.cache.marks:
+            self.found.cache_ttls.add(mark.ttl)
+            for text in (mark.extras or {}).values():
+                self._stored(_decode(text), self._own.marker or "cachePoint")
+                self._loose(_decode(text), self._own.marker or "cachePoint")
+
     def system(self, call: Call) -> None:
         own = self._own
         for index, block in enumerate(call.ir.system_blocks):
@@ -193,9 +203,11 @@ class _Scan:
         extras = (call.extras or {}).get(own.wire)
         kept = _decode(extras).get(own.system) if extras is not None and own.system else None
         if kept is not None and own.classify is not None:
-            kept = self._renamed(kept, own.system)
-            listed = kept.get("parts") if isinstance(kept, dict) else kept
             self._stored(kept, own.system)
+            listed = kept = self._renamed(kept, own.system)
+            if isinstance(kept, dict):
+                listed = kept.get("parts")
+                self._members(kept, "message", own.system, frozenset({"parts"}))
             for index, each in enumerate(listed if isinstance(listed, list) else [listed]):
                 self._block(each, f"{own.system}[{index}]", shown=False)
 
@@ -210,7 +222,8 @@ class _Scan:
                 kind = type(part)
                 if own.items:
                     # Successive items of the model are one message.
-                    item += before is not None and _begins_item(part, before)
+                    inside = before is not None and in_message(part) and in_message(before)
+                    item += before is not None and (not inside or begins_item(part))
                     before = part
                 elif getattr(part, "extras", None) is None and (
                     kind is Text
@@ -220,14 +233,16 @@ class _Scan:
                 ):
                     continue
                 where = f"{root}[{item if own.items else index}]"
-                self._part(part, where if own.items else self._path(where, at), shown)
+                self._part(part, self._path(where, part, at), shown)
             item += 1
 
-    def _path(self, message: str, at: int) -> str:
-        """The path of a part, where a message's parts are its blocks."""
-        if self._own.wire == "openai_chat" and self._role in ("assistant", "tool"):
+    def _path(self, message: str, part: Part, at: int) -> str:
+        """The path of a part, if a message's parts are its blocks."""
+        own = self._own
+        of_message = own.wire == "openai_chat" and self._role in ("assistant", "tool")
+        if own.items or of_message or _is_fields(own.wire, part):
             return message
-        return f"{message}.{'parts' if self._own.messages == 'contents' else 'content'}[{at}]"
+        return f"{message}.{own.message.inside[0]}[{at}]"
 
     # ── Parts ────────────────────────────────────────────────────────────────────────────────────
 
@@ -240,8 +255,12 @@ class _Scan:
         if isinstance(part, ToolResult):
             # A result of the older form of Chat's tools is not shown.
             inner = shown and (self._own.media_roles is None or part.name is None)
-            for each in () if isinstance(part.content, str) else part.content:
-                self._part(each, path, inner, in_result=True)
+            row = self._own.blocks.get(_RESULTS.get(self._own.wire, ""))
+            place = f".{row.inside[0]}" if row is not None else ".content"
+            for at, each in enumerate(() if isinstance(part.content, str) else part.content):
+                # A part of Gemini's may follow a text that is none.
+                below = "" if self._own.rename is not None else f"{place}[{at}]"
+                self._part(each, path + below, inner, in_result=True)
         elif isinstance(part, Image | Document | Audio):
             self._medium(part, path, shown)
 
@@ -269,7 +288,8 @@ class _Scan:
         elif isinstance(source, FileId) and own.one_member:
             found.unknown.append("s3Location")
         elif isinstance(source, FileId):
-            self._stored({"file_id": source.id}, path)
+            holder = _FILE_HOLDERS.get(own.wire, "")
+            self._stored({"file_id": source.id}, f"{path}{holder}")
 
     def _except(self, size: int) -> None:
         self.found.inline += size if size >= _SHORTEST else 0
@@ -278,19 +298,21 @@ class _Scan:
 
     def _kept(self, part: Opaque, path: str, shown: bool, in_result: bool) -> None:
         own = self._own
-        value = self._renamed(_decode(part.json), path)
-        if part.kind in _NO_BLOCKS.get(own.wire, ()):
+        value = _decode(part.json)
+        if _is_fields(own.wire, part):
             self._stored({"role": self._role, **value}, path)
+            value = self._renamed(value, path)
             if isinstance(value.get("audio"), dict) and "id" in value["audio"]:
                 self.found.counts["audio"] += 1  # the audio of an earlier answer
             self._loose(value, path)
             return
+        self._stored(value, path)
+        value = self._renamed(value, path)
         if in_result and (result := _RESULTS.get(own.wire)) is not None:
             shows = own.blocks[result].shows
             shown = shown and (shows is None or self._kind(value) in shows)
         if own.items and not value.get("type") and not value.get("role"):
             self.found.stored += stored_item(value, "item_reference", path)
-        self._stored(value, path)
         self._block(value, path, shown=shown)
 
     def _extras(self, extras: Extras, kind: type, path: str, part: Part | None = None) -> None:
@@ -308,20 +330,19 @@ class _Scan:
     def _beside(self, members: Json, kind: type, path: str, part: Part | None = None) -> None:
         """Members of a block besides those that its part holds."""
         own = self._own
-        if own.rename is not None:
-            members = self._renamed(members, path)
         type_name = "message" if kind is Message else self._types.get(kind, "")
         if type_name == "output_text" and self._role != "assistant":
             type_name = ""
+        named = {**members, "type": type_name, "role": self._role}
+        if isinstance(part, Thinking) and part.data:
+            named["encrypted_content"] = part.data
+        self._stored(named, path)
+        members = self._renamed(members, path)
         if own.one_member:
             if members.keys() - {_MEMBERS.get(kind)}:
                 raise request_error("a block has one member", f"$.{path}")
         elif own.other.members is not None and not members.keys() <= own.other.members:
             self.found.counts["documents"] += 1  # a new kind of part: it may be anything
-        named = {**members, "type": type_name, "role": self._role}
-        if isinstance(part, Thinking) and part.data:
-            named["encrypted_content"] = part.data
-        self._stored(named, path)
         row = self._blocks.get(type_name, BlockType())
         self._members(members, type_name, path, row.opaque)
 
@@ -507,12 +528,9 @@ class _Scan:
         return value if rename is None else _renamed(value, rename, f"$.{path}")
 
 
-def _begins_item(part: Part, before: Part) -> bool:
-    """Whether a part of a message of Responses is in another item than the one before it."""
-    apart = ToolCall | ToolResult | Thinking
-    if isinstance(part, apart) or isinstance(before, apart):
-        return True
-    return "openai_responses.item" in (getattr(part, "extras", None) or ())
+def _is_fields(wire: str, part: Part) -> bool:
+    """Whether a part holds other members of its message, or a call that is no function's."""
+    return isinstance(part, Opaque) and part.kind in _NO_BLOCKS.get(wire, ())
 
 
 def _decode(text: str) -> Any:
