@@ -16,6 +16,7 @@ from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
 from anaphora.wire.body_memory import BodyMemory
+from anaphora.wire.cutting import cut
 from anaphora.wire.elements import DecodedBody
 from anaphora.wire.splicing import splice
 

@@ -46,8 +46,9 @@ Check: TypeAlias = Callable[[bytes], object]
 
 #: The limit of memory where none is configured.
 MOST_BYTES = 64 * 1024 * 1024
-#: A kept request is found at the last multiple of each number before a cut; a body, which has
-#: grown, is looked up at several.
+#: A kept request is found at the last multiple of each number before a cut, and at a power of two,
+#: which is far from the end of a body with much after its messages; a body, which has grown, is
+#: looked up at several.
 _GRIDS, _STEPS = (256, 2048, 16384, 131072), 8
 #: How many cuts are kept of a request, and how many kept requests are compared with a body.
 _CUTS, _TRIES = 4, 3
@@ -381,11 +382,13 @@ class _Hashes:
 
 @lru_cache(maxsize=1024)
 def _places(units: int, steps: int) -> tuple[int, ...]:
-    """The last offsets of each grid by which a body of so many units of the first grid may be
-    found, in rising order."""
+    """The last offsets of each grid, and the last powers of two, by which a body of so many units
+    of the first grid may be found, in rising order."""
     end = units * _GRIDS[0]
     places: set[int] = set()
     for grid in _GRIDS:
         last = end // grid * grid
         places.update(range(last, max(0, last - steps * grid), -grid))
+    powers = range(max(_GRIDS[0].bit_length(), end.bit_length() - steps + 1), end.bit_length() + 1)
+    places.update(1 << each - 1 for each in powers)
     return tuple(sorted(places))
