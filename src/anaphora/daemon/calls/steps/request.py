@@ -272,7 +272,6 @@ def _read(call: AppCall, route: Route, data: bytes, reading: RequestReading) -> 
     if route.form:
         check_options(exchange.headers)
     given: Mapping[str, str] = exchange.headers
-    in_path = bool(route.name or route.rest)  # at a cloud
     members, changes, left_out = body.members, dict[str, bytes](), None
     if "stored_responses" not in grant.permissions:
         left_out = _comparison(face, body)
@@ -280,13 +279,15 @@ def _read(call: AppCall, route: Route, data: bytes, reading: RequestReading) -> 
         changes = left_out[0]
         members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
         body = replace(body, value={**body.value, **_decoded(changes)})
-    if in_path:
-        members, named = face.plain_request(route, members)
+    plain = members
+    if route.name or route.rest:  # at a cloud
+        plain, named = face.plain_request(route, members)
         given = _joined(given, named) if named else given
     headers, notices = forwarded_headers(given, route.face, grant)
     call.notices = notices if left_out is None else (*notices, left_out[1])
-    whole = reading.members(members)
-    sent = encode_members(whole) if in_path else with_members(data, whole, changes)
+    whole = reading.members(plain)
+    named_in_path = plain is not members
+    sent = encode_members(whole) if named_in_path else with_members(data, whole, changes)
     call.request = WireRequest(
         wire=route.wire,
         path=_counted_path(route.path) if route.operation == "count" else route.path,
@@ -294,7 +295,7 @@ def _read(call: AppCall, route: Route, data: bytes, reading: RequestReading) -> 
         members=whole,
         headers=headers,
     )
-    parse_request(call, reading, encode_members(members) if in_path or changes else None)
+    parse_request(call, reading, encode_members(plain) if named_in_path or changes else None)
     return body
 
 
