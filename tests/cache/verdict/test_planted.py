@@ -283,7 +283,7 @@ PARAMETERS: dict[str, tuple[str, Json, Json, str]] = {
         "anthropic",
         {},
         {"thinking": {"type": "enabled", "budget_tokens": 2048}},
-        "parameter_changed",
+        "thinking_changed",
     ),
     "anthropic: tool choice": (
         "anthropic",

@@ -39,6 +39,9 @@ from .predict import Predictor
 from .predicted import Predicted
 from .replay import Replay
 
+#: Seconds: 12 of 19 turns of Codex after such a pause found only the shared beginning.
+_LONG_PAUSE = 600.0
+
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
 
@@ -217,6 +220,8 @@ class _RenderedTrace:
             verdict = side_call(self._sent(made, provider))
         else:
             verdict = self._compare(before, made, provider, paid, since)
+        if verdict.result == "hit" and not hits:
+            return None
         gap = None
         if before is not None and before.call.at is not None and call.at is not None:
             gap = None if call.gap_unknown else call.at - before.call.at
@@ -287,11 +292,23 @@ class _RenderedTrace:
         if call.gap_unknown:
             # After the clock stepped back, the time between the two is unknown.
             sent = replace(sent, at=None, began=None, ended=None)
-        if before is None or call.usage is None or call.began_by is not None:
+        if before is None or call.usage is None:
             return sent
-        if call.usage.cache_read not in self._entries:
+        fell = self._fell_after_pause(before.call, call, made.rules)
+        sent = replace(sent, event=call.event_since(before.call), pause_fell=fell)
+        if call.began_by is not None or call.usage.cache_read not in self._entries:
             return sent
         return replace(sent, read_older=self.trace.only_tools(before.call, call))
+
+    def _fell_after_pause(self, before: TraceCall, call: TraceCall, rules: CacheRules) -> bool:
+        """Whether a call of Codex, after a long pause, read less than the conversation's first
+        prompt: only what other conversations share."""
+        first = self.trace.calls[0].usage
+        if self.trace.source != "codex" or first is None or call.usage is None or call.gap_unknown:
+            return False
+        if before.at is None or call.at is None or call.at - before.at < _LONG_PAUSE:
+            return False
+        return call.usage.cache_read < rules.whole_granules(first.total)
 
     def _sent(self, made: _MadeCall, provider: str) -> SentCall:
         call = made.call

@@ -97,6 +97,12 @@ CAUSES: dict[CauseKind, CauseFacts] = {
     "parameter_changed": CauseFacts(
         "effort or another parameter changed", "keep_parameters", _ONE_MODEL, _MODELS
     ),
+    "thinking_changed": CauseFacts(
+        "thinking setting changed",
+        "keep_parameters",
+        "Choose the thinking setting when a conversation begins. Some versions of Claude Code send"
+        " slash commands, plans and skills without thinking: begin a session with them.",
+    ),
     "images_changed": CauseFacts(
         "first image added or last one removed",
         "keep_parameters",
@@ -115,6 +121,16 @@ CAUSES: dict[CauseKind, CauseFacts] = {
         "thinking of earlier turns left out",
         "nothing",
         "Nothing to set: it happens at every prompt of a user. Fewer and larger prompts lose less.",
+    ),
+    "skill_loaded": CauseFacts(
+        "skill loaded",
+        "nothing",
+        "Load skills when a session begins, or in a session of their own: less is written again.",
+    ),
+    "mode_changed": CauseFacts(
+        "permission mode changed",
+        "nothing",
+        "Choose the permission mode when a session begins: less is written again.",
     ),
     "compaction": CauseFacts(
         "history compacted",

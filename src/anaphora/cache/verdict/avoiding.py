@@ -40,6 +40,9 @@ from .prediction import lost_usd
 from .remedy import REMEDIES, Remedy
 from .values import CHANGED, VOLATILE, Change, Verdict
 
+#: Remedies that do not keep what stands behind a change, or only a part of it.
+_BEFORE_CHANGE = ("place_markers", "move_to_end", "longer_ttl")
+
 
 class Avoidable(NamedTuple):
     """What a remedy would have changed at a call."""
@@ -69,7 +72,7 @@ def avoidable(
     left, change = verdict.left or 0, verdict.change
     ttl = _usual_ttl(earlier, rules) if remedy.ttl is None else remedy.ttl
     most = verdict.lost
-    if change is not None and (not left or remedy.kind in ("place_markers", "move_to_end")):
+    if change is not None and (not left or remedy.kind in _BEFORE_CHANGE):
         shared = _shared_tokens(earlier, later, remedy, change, total)
         most = min(most, shared - read) if left else shared
         most = most if left or shared >= rules.shortest_prefix else 0
@@ -131,7 +134,7 @@ def _shared_tokens(
     is shared."""
     prompt, begin = later.rendered, change.chunk
     counts = Counts(prompt)
-    if remedy.kind == "place_markers":
+    if remedy.kind in ("place_markers", "longer_ttl"):
         shared = float(counts.tokens(min(begin, len(prompt))))
     else:
         shared = float(counts.before(change.offset))
@@ -192,6 +195,8 @@ def with_remedy(
             best, most = replace(remedy, calls=2, tokens=tokens, saving=saving), worth
     if best is None:
         why = "the pause was too long" if found.kind == "longer_ttl" else "it would cost more"
+        if found.kind == "longer_ttl" and len(verdict.causes) > 1:
+            why = "something else changed as well"
         best = Remedy(kind="nothing", text=f"nothing to do: {why}")
     return replace(verdict, remedy=best)
 
@@ -207,8 +212,10 @@ def _saving(usd: Decimal, later: SentCall, profile: Profile | None) -> CostRange
 def _choices(
     found: Remedy, verdict: Verdict, earlier: SentCall, later: SentCall, rules: CacheRules
 ) -> Iterator[Remedy]:
-    """The ways to avoid a loss."""
+    """The ways to avoid a loss. A longer lifetime keeps only what stands before a change."""
     if found.kind == "longer_ttl":
+        if len(verdict.causes) > 1 and verdict.change is None:
+            return
         marked = rules.slots.value > 0 and rules.mechanism.value != "implicit"
         seconds = ttl_seconds(rules, last_ttl(earlier.marks, rules))
         for longer in rules.ttls.value if marked else ():

@@ -29,6 +29,8 @@ from .values import Cause, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
+#: A call that misses less than each of these is a hit: a share of the prefix, tokens and dollars.
+_FEW, _FEW_TOKENS, _CENT = 0.02, 1024, Decimal("0.01")
 #: Calls of conversations that are remembered, and the bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
 
@@ -185,15 +187,18 @@ def judge(
     if expected is None:
         later, expected = predict_after(earlier, later, rules, outcome)
     read = expected.read if billed_read is None else billed_read
-    result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
+    result = _result(read, expected, rules.granule_tokens.value)
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
-    reported = reported_cause(diagnosis) if loss.result == "unknown" else None
+    weak = loss.result == "unknown" or later.event in [(one.kind, one.text) for one in loss.causes]
+    reported = reported_cause(diagnosis) if weak else None
     if reported is not None:
         missed = min(expected.left, usage.input or 0) - read
         loss = Loss(result, (reported,), tokens=max(0, missed))
+    if small := result == "partial" and _is_small(loss, expected, later, price):
+        loss = Loss("hit")
     return Verdict(
         result=loss.result,
         causes=loss.causes,
@@ -207,7 +212,7 @@ def judge(
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
         agrees=None
-        if diagnosis is None
+        if diagnosis is None or small
         else reported is not None
         or agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
         host=later.host,
@@ -326,6 +331,18 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
+
+
+def _is_small(loss: Loss, expected: Prediction, later: SentCall, price: Price | None) -> bool:
+    """Whether a bill misses so few tokens that the call counts as a hit, if no bytes show why."""
+    if later.complete and loss.causes[0].kind not in ("provider_side", "unknown"):
+        return False
+    read = None if later.usage is None else later.usage.read
+    short = expected.left - (read or 0)
+    if read is None or short >= min(_FEW_TOKENS, _FEW * expected.left):
+        return False
+    usd = lost_usd(later.usage, short, price)
+    return usd is None or usd < _CENT
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
