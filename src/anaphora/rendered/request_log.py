@@ -40,6 +40,20 @@ class LogColumns(ChunkLog):
         columns.labels, columns.policies = log.labels, log.policies
         return columns
 
+    def follow(self, log: ChunkLog, chunks: int, messages: int) -> None:
+        """Adds what the same log has grown by."""
+        count, known, opened = len(self.ends), len(self.ids), len(self.opens)
+        self.ends += log.ends[count:chunks]
+        self.splices += log.splices[count:chunks]
+        self.kinds += log.kinds[count:chunks]
+        self.message_ends += log.message_ends[known:messages]
+        self.ids += log.ids[known:messages]
+        last = bisect_right(log.opens, chunks - 1) if chunks else 0
+        self.opens += log.opens[opened:last]
+        self.roles += log.roles[opened:last]
+        self.contextual |= log.contextual
+        self.notices += [each for each in log.notices if known <= each[0] < messages]
+
     @property
     def has_text(self) -> bool:
         return False
@@ -179,9 +193,7 @@ def _droppable_run(run: ChunkRun) -> ChunkRun:
         return run
     if run.section == "messages":
         messages = range(len(run.source))
-        columns = LogColumns.of_log(log, run.count, len(messages))
-        own = RequestLog(columns, 0, 0, log.slice(0, log.start(run.count)), _all_read)
-        return replace(run, log=own, source=messages)
+        return replace(run, log=_request_log(log, run.count, len(messages)), source=messages)
     text = log.slice(0, log.start(len(log)))
     key = blake3(run.lead + b"\0" + bytes(log.ends) + text + run.close).digest(16)
     known = _SECTIONS.get(key)
@@ -189,6 +201,16 @@ def _droppable_run(run: ChunkRun) -> ChunkRun:
         own = RequestLog(LogColumns.of_log(log, len(log), 0), 0, 0, text, _all_read)
         known = _SECTIONS[key] = replace(run, log=own, source=log.labels)
     return known
+
+
+def _request_log(log: ChunkLog, chunks: int, messages: int) -> RequestLog:
+    text = log.slice(0, log.start(chunks))
+    columns: LogColumns | None = log.columns
+    if columns is None:
+        columns = log.columns = LogColumns.of_log(log, chunks, messages)
+    else:
+        columns.follow(log, chunks, messages)
+    return RequestLog(columns, 0, 0, text, _all_read)
 
 
 def _all_read(log: ChunkLog, first: int, end: int) -> bytes:  # noqa: ARG001
