@@ -33,6 +33,7 @@ from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
+from anaphora.values import TTL_SECONDS
 
 #: Providers of the sessions, by the names that the catalog has for them.
 _SESSIONS = {
@@ -139,6 +140,8 @@ def _marked(recorded: Iterable[tuple[Trace, TraceVerdict]]) -> Iterator[Judged]:
     """Calls of which the recording says what began their history, or that the model changed: the
     verdict is a hit, or names it."""
     models: dict[tuple[str | None, str], str] = {}
+    lived: dict[tuple[str | None, str], float] = {}
+    """The longest lifetime that each conversation has written for, in seconds."""
     for trace, one in recorded:
         call = trace.calls[one.predicted.call]
         own = trace.account, trace.id
@@ -146,6 +149,12 @@ def _marked(recorded: Iterable[tuple[Trace, TraceVerdict]]) -> Iterator[Judged]:
         causes = set() if call.began_by is None else {_BEGAN[call.began_by]}
         if before not in (None, one.model):
             causes.add("model_changed")
+        gap, written = one.predicted.gap, lived.get(own, 0.0)
+        if call.usage is not None:
+            ttls = [TTL_SECONDS[ttl] for ttl in call.usage.by_ttl if ttl != "unsplit"]
+            lived[own] = max([written, *ttls])
+        if causes and written and gap is not None and gap > written:
+            causes.add("expired")  # the clock comes first
         if causes:
             lost = one.verdict.result in ("partial", "miss", "unknown")
             yield Judged("recorded", ", ".join(causes), frozenset(causes), lost, one.verdict)

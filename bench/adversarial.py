@@ -34,6 +34,7 @@ from anaphora.serving.app import HostGuard
 from anaphora.tokens import Counts
 from anaphora.values import Image, Reply, Usage
 from anaphora.values.stability import Kind
+from anaphora.wire.cutting import cut
 from anaphora.wire.errors import overflow_class
 from anaphora.wire.message_dicts import read_message
 from anaphora.wire.replies import reply_events
@@ -213,7 +214,7 @@ def request_cases(name: str) -> Iterator[tuple[str, Make]]:
 
         def split(size: int, shape: str = shape) -> Run:
             body = body_of(name, shape, size)
-            return lambda: Counts(codec.split(body)).total
+            return lambda: Counts(cut(codec, body)).total
 
         def rendering(size: int, shape: str = shape) -> Run:
             call = call_of(name, *messages_of(shape, size))

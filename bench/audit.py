@@ -19,7 +19,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from anaphora import AsyncClient
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, verify
+from anaphora.audit import AuditEnvelope, AuditLog, verify
+from anaphora.audit.envelope import AuditBlock, AuditUsage
 from anaphora.client.observe import EndedCall
 from anaphora.client.transport import HttpRequest
 from anaphora.values import Notice

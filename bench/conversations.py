@@ -30,6 +30,7 @@ from typing import Any
 from anaphora import AsyncClient, Message, wire
 from anaphora.cache import PrefixIndex
 from anaphora.values import from_json, to_json
+from anaphora.wire.cutting import cut
 
 WORDS = [f"word{number * 7919 % 10007}" for number in range(2000)]
 CONFIG = {
@@ -162,7 +163,7 @@ def split(talk: int, messages: int) -> Any:
         for number in range(messages)
     ]
     body = {"model": "claude-sonnet-4-5", "tools": tools, "system": prose(3000, -1)}
-    return wire.get("anthropic").split(json.dumps(body | {"messages": listed}).encode())
+    return cut(wire.get("anthropic"), json.dumps(body | {"messages": listed}).encode())
 
 
 def measure_index(messages: int, remembered: int = 10, rounds: int = 15) -> dict[str, float]:

@@ -21,9 +21,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditUsage
+from anaphora.audit import AuditEnvelope
 from anaphora.audit.chain import ChainHead, seal
-from anaphora.audit.envelope import SegmentRow, decode
+from anaphora.audit.envelope import AuditBlock, AuditUsage, SegmentRow, decode
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.audit import AuditPage
 from anaphora.dashboard.pages.blocks import BlocksPage
@@ -52,7 +52,7 @@ SERVICES = [
     ("xai", "grok-4"),
     ("xai", "grok-code-fast-1"),
 ]
-CAUSES = ("changed", "expired", "other_route", "parameter_changed")
+CAUSES = ("system_changed", "expired", "other_route", "parameter_changed")
 FAILURES = ("Overloaded", "RateLimited", "Timeout", "GrantExceeded", "Transport")
 
 

@@ -39,23 +39,22 @@ from support.planted import Json, spec
 from support.planted_runs import Conversation
 from support.planted_scripts import SCRIPTS, every_script
 
-from anaphora.usage.causes import CAUSES
+from anaphora.cache.verdict import CauseKind
 from anaphora.usage.fleet import usage_of_logs
-from anaphora.usage.records import LossCause
 
 #: The id in each prompt's beginning, of which each copy has its own.
 ID = b"3f9a21c4"
 #: Scripts, and the cause that is planted.
-CAUSE: dict[str, LossCause | None] = {
+CAUSE: dict[str, CauseKind | None] = {
     "a growing conversation": None,
     "reads that refresh": None,
     "messages taken back": None,
-    "an expired entry": "idle",
+    "an expired entry": "expired",
     "a changed tool": "tools_changed",
     "a tool more": "tools_changed",
     "a changed byte in the system prompt": "system_changed",
-    "another model": "model_switched",
-    "another parameter": "model_switched",
+    "another model": "model_changed",
+    "another parameter": "parameter_changed",
     "a compaction": "compaction",
     "an edited message": "history_edited",
     "dropped messages": "history_edited",
@@ -75,7 +74,7 @@ _NEITHER = (("deepseek", "below the minimum"),)
 _NAMED = ("a compaction", "subagents", "below the minimum")
 _FILES = 4
 #: What may be planted: a byte for each record.
-_KINDS: tuple[LossCause | None, ...] = tuple(dict.fromkeys(CAUSE.values()))
+_KINDS: tuple[CauseKind | None, ...] = tuple(dict.fromkeys(CAUSE.values()))
 Planted: TypeAlias = dict[str, bytearray]
 """By file: the number of the cause in each line."""
 
@@ -87,7 +86,7 @@ class Template(NamedTuple):
     lines: tuple[bytes, ...]
     answers: tuple[bytes, ...]
     """The ids of the answers."""
-    expected: tuple[LossCause | None, ...]
+    expected: tuple[CauseKind | None, ...]
 
 
 def prompt(place: str) -> Json:
@@ -170,14 +169,14 @@ def write_fleet(folder: Path, records: int, seed: int = 7) -> Planted:
     return planted
 
 
-def found_causes(out: Path) -> Iterator[tuple[str, str, LossCause | None]]:
+def found_causes(out: Path) -> Iterator[tuple[str, str, CauseKind | None]]:
     """Place, verdict and cause of each row."""
     columns = ["place", "verdict", "cause", "loss_cause"]
     for batch in pq.ParquetFile(out).iter_batches(columns=columns):
         for row in batch.to_pylist():
             cause = row["loss_cause"]
             if cause is None and row["verdict"] in ("partial", "miss", "not_cacheable"):
-                cause = CAUSES.get(row["cause"])
+                cause = row["cause"]
             yield row["place"], row["verdict"], cause
 
 

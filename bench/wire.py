@@ -1,6 +1,7 @@
 """What reading costs: streams beside the official SDKs, requests beside `json.loads`; and signing.
 
     python bench/wire.py [--rounds 7]
+    python bench/wire.py --requests --before ../main    requests of a conversation, beside another tree
 
 CPU time, ratios measured in one run; of several forms or cuts the worst one counts. Ours reads the
 same bytes as the SDKs, as a transport would hand them over.
@@ -12,11 +13,15 @@ import argparse
 import asyncio
 import functools
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from hashlib import sha256
+from pathlib import Path
 
 from _wire_bedrock import compared
 from _wire_requests import requests
@@ -142,10 +147,71 @@ def signing(rounds: int, often: int = 500) -> float:
     return (mine - hashed) / often * 1e6
 
 
+# ── Requests of a conversation ────────────────────────────────────────────────────────────────────
+
+SIZES = (40, 400, 570)
+
+
+class Turns:
+    """A process that reads and sends the requests of a conversation with the code of one tree."""
+
+    def __init__(self, tree: Path) -> None:
+        script = Path(__file__).with_name("_wire_turns.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(tree / "src")},
+        )
+
+    def __call__(self, name: str, size: int, cold: bool) -> float:
+        """CPU seconds of a turn, the fastest of some."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([name, size * 1000, cold]), file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def turns(rounds: int, before: Path) -> dict[str, float]:
+    """The CPU of a turn here over that of the tree before, medians of rounds that take turns: of a
+    known conversation, and cold; each on the slowest wire."""
+    mine, theirs = Turns(Path(__file__).parent.parent), Turns(before)
+    ratios: dict[str, float] = {}
+    for cold in (False, True):
+        for size in SIZES:
+            for name in wire.WIRES:
+                times = [(mine(name, size, cold), theirs(name, size, cold)) for _ in range(rounds)]
+                one, other = (statistics.median(each) for each in zip(*times, strict=True))
+                ratio = statistics.median(a / b for a, b in times)
+                kind = f"{'cold' if cold else 'turn'}_{size}kb"
+                ratios[kind] = max(ratios.get(kind, 0), round(ratio, 2))
+                print(
+                    f"{name:16} {kind:10} {one * 1e3:8.2f} ms   before {other * 1e3:8.2f} ms"
+                    f"   {ratio:6.2f}"
+                )
+    mine.close()
+    theirs.close()
+    return ratios
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="repetitions; medians are reported")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--requests", action="store_true", help="only turns, beside another tree")
+    parser.add_argument("--before", type=Path, help="the other tree, with --requests")
+    given = parser.parse_args()
+    rounds = given.rounds
+    if given.requests:
+        if given.before is None:
+            parser.error("--requests compares with another tree: give its folder with --before")
+        print(json.dumps(turns(rounds, given.before)))
+        return
     warnings.simplefilter("ignore")
 
     ratios = reading_streams(rounds)

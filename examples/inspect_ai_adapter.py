@@ -17,10 +17,22 @@ import inspect_ai.model as their
 from inspect_ai.tool import ToolCall as TheirToolCall
 from inspect_ai.tool import ToolFunction
 
-from anaphora import Client, Params, PromptBlock, Response, errors
+from anaphora import (
+    Client,
+    Document,
+    Image,
+    Message,
+    Params,
+    PromptBlock,
+    Response,
+    Text,
+    ToolCall,
+    ToolResult,
+    errors,
+)
 from anaphora.integrations import framework_client as adapters
 from anaphora.prompt import Reasoning, ToolChoice
-from anaphora.values import Document, Image, Message, Refusal, Text, Thinking, ToolCall, ToolResult
+from anaphora.values import Refusal, Thinking
 
 #: Generation options that are parameters of a call; `stop_seqs` is `stop`.
 _PARAMS = (

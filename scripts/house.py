@@ -44,7 +44,7 @@ LIMITS = {
     "lines": 152_000,
     "files": 690,
     "test_lines": 168_000,
-    "public_names": 322,
+    "public_names": 185,
     "commands": 48,
     "options": 190,
     "files_over_400": 22,

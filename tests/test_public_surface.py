@@ -33,9 +33,9 @@ SURFACE = Path(__file__).with_name("public_surface.txt")
 #: Modules whose `__all__` is public.
 MODULES = """
     anaphora anaphora.audit anaphora.cache anaphora.catalog anaphora.client.adapter
-    anaphora.client.observe anaphora.client.structured anaphora.daemon anaphora.emulator
-    anaphora.errors anaphora.integrations.sdk anaphora.prompt anaphora.rendered anaphora.replay
-    anaphora.tools anaphora.usage.fleet anaphora.values anaphora.wire
+    anaphora.client.observe anaphora.client.structured anaphora.emulator anaphora.errors
+    anaphora.integrations.sdk anaphora.prompt anaphora.replay anaphora.usage.fleet anaphora.values
+    anaphora.wire
 """.split()
 #: Adapters, which need their framework.
 ADAPTERS = """

@@ -13,13 +13,11 @@ from .source import Definition
 
 #: The pages, and their first sentences. `anaphora.errors` is in errors.md.
 PACKAGES = {
-    "anaphora": "The names used most: clients, sessions, messages, prompts.",
+    "anaphora": "The names used most: clients, sessions, messages, prompts, tools.",
     "anaphora.client": "The adapter for other interfaces, observers, structured output.",
-    "anaphora.values": "Messages and their parts, usage, replies, stream events, cache policies.",
-    "anaphora.prompt": "Blocks, the prompt IR, parameters, compaction.",
-    "anaphora.tools": "The tool registry, JSON Schema from functions, MCP listings.",
+    "anaphora.values": "Parts of messages, replies, stream events.",
+    "anaphora.prompt": "Marks, cache plans of a prompt, output schemas, reasoning, compaction.",
     "anaphora.wire": "Render, parse, assemble and read, for each provider protocol.",
-    "anaphora.rendered": "Chunks, markers, plans and requests: what rendering a prompt makes.",
     "anaphora.cache": "Fingerprints, the planner, the simulator and the verdict.",
     "anaphora.catalog": "Model profiles, cache rules, dialects and prices, as dated data.",
     "anaphora.replay": "Recordings, and transports that make and serve them.",
@@ -27,7 +25,6 @@ PACKAGES = {
     "anaphora.emulator": "A local server that behaves like the providers.",
     "anaphora.integrations": "Hooks for the official SDKs, and adapters for frameworks.",
     "anaphora.usage.fleet": "What the logs of a fleet cost and lost.",
-    "anaphora.daemon": "Params and results of the daemon's method for completions.",
 }
 #: The table of public modules.
 STABILITY = source.SRC.parent / "docs" / "stability.md"

@@ -11,8 +11,8 @@ import msgspec
 
 from anaphora import wire
 from anaphora.daemon import handler
+from anaphora.daemon.access.handles import NOT_LENT
 from anaphora.daemon.faces import FACES
-from anaphora.daemon.facts.handles import NOT_LENT
 from anaphora.daemon.rpc import completion, methods
 from anaphora.daemon.rpc.methods import METHODS, schemas
 

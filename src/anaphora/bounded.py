@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 
 
 class BoundedMap(MutableMapping[K, V]):
     """Holds at most `most` entries, of at most `most_size` together; the newest stays in any
     case. Not for several threads at once."""
 
-    __slots__ = ("_entries", "_most", "_most_size", "_on_drop", "_size_of", "get", "size")
+    __slots__ = ("_entries", "_most", "_most_size", "_on_drop", "_size_of", "size")
 
     def __init__(
         self,
@@ -33,8 +32,6 @@ class BoundedMap(MutableMapping[K, V]):
     ) -> None:
         """`on_drop` gets each entry that is dropped for a limit, once it is out of the map."""
         self._entries: OrderedDict[K, V] = OrderedDict()
-        if not TYPE_CHECKING:
-            self.get = self._entries.get  # called often
         self._most = most
         self._most_size = most_size
         self._size_of = size_of
@@ -54,14 +51,6 @@ class BoundedMap(MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         return self._entries[key]
-
-    if TYPE_CHECKING:
-
-        @overload
-        def get(self, key: K, default: None = None, /) -> V | None: ...
-        @overload
-        def get(self, key: K, default: V | T, /) -> V | T: ...
-        def get(self, key: K, default: V | T | None = None, /) -> V | T | None: ...
 
     def use(self, key: K) -> V | None:
         value = self._entries.get(key)

@@ -26,8 +26,9 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from anaphora.catalog import Profile, tool_overhead
-from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
+from anaphora.catalog import Profile
+from anaphora.catalog.prices import tool_overhead
+from anaphora.rendered import ChunkLog, Kind, Rendered
 from anaphora.rendered.media import LONG, NOT_TEXT, Odd, Size, not_text, with_definitions
 
 #: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
@@ -73,42 +74,33 @@ class Counts:
     """Counts of one rendered prompt, computed on demand and corrected by the prompt's bills. Only
     chunks that are new in their log are examined."""
 
-    __slots__ = ("_bills", "_ends", "_lead", "_odd", "_per_token", "_rendered", "_size", "_text")
+    __slots__ = ("_bills", "_per_token", "_rendered", "_rows", "_size")
 
-    def __init__(
-        self, rendered: Rendered, bills: Bills | None = None, before: Counts | None = None
-    ) -> None:
-        """`bills`: newer ones than the prompt's; `before`: the counts of the previous prompt."""
+    def __init__(self, rendered: Rendered, bills: Bills | None = None) -> None:
+        """`bills`: newer ones than the prompt's."""
         self._rendered = rendered
         self._bills = rendered.bills if bills is None else bills
         self._per_token = rendered.bytes_per_token
-        if not rendered.runs:
-            self._lead = _Lead(rendered)
-            self._size = 0
-            return
-        run = rendered.runs[-1]
-        odd = run.log.odd
-        if odd is None or odd.done < run.count:
+        # The output schema is a parameter, and is billed like a part of the prompt.
+        chunks = text = other = 0
+        for name, value in rendered.envelope.cache_params:
+            if name == "output_format":
+                text += len(value)
+        has_deferred = False
+        for run in rendered.runs:
+            has_deferred |= run.deferred != ()
+            if run.section == "tools":
+                other = tool_overhead(rendered.wire)
+        self._rows: list[_Row] = []
+        for run in rendered.runs:
             odd = _examined(run.log, run.count)
-        for each in rendered.runs:
-            if each.deferred:
+            if has_deferred:
                 odd = with_definitions(odd, run.log, run.count, rendered.runs)
-                break
-        self._odd: Odd = odd
-        lead: _Lead | None = odd.before or (None if before is None else before._lead)
-        # Whether these are the runs before the last one of this prompt.
-        if (
-            lead is None
-            or len(lead.runs) != len(rendered.runs) - 1
-            or lead.wire != rendered.wire
-            or lead.cache_params != rendered.envelope.cache_params
-            or not are_like(lead.runs, rendered.runs)
-        ):
-            lead = _Lead(rendered)
-        self._lead = odd.before = lead
-        self._size = lead.first + run.count
-        self._text = lead.text + len(run.lead)
-        self._ends = run.log.ends
+            row = chunks, text + len(run.lead), other, run.log.ends, odd
+            self._rows.append(row)
+            chunks += run.count
+            text, other = _upto(row, chunks)
+        self._size = chunks
 
     def __len__(self) -> int:
         return self._size
@@ -119,37 +111,16 @@ class Counts:
 
     def tokens(self, chunks: int) -> int:
         """The first `chunks` chunks, corrected by the bills so far."""
-        lead, bills = self._lead, self._bills
-        if chunks > lead.first and not self._odd.ends:
-            # The common case.
-            text = self._text + self._ends[chunks - lead.first - 1]
-            estimated = math.ceil(text / self._per_token) + lead.other
-        else:
-            known = lead.known.get((chunks, self._per_token))
-            estimated = self.estimated(chunks) if known is None else known
-        return calibrated(bills, estimated) if bills else estimated
+        estimated = self.estimated(chunks)
+        return calibrated(self._bills, estimated) if self._bills else estimated
 
     def estimated(self, chunks: int) -> int:
         """The first `chunks` chunks by bytes and the catalog's ratio, without bills."""
-        lead, per_token = self._lead, self._per_token
-        if chunks > lead.first:
-            if not self._odd.ends:
-                text = self._text + self._ends[chunks - lead.first - 1]
-                return math.ceil(text / per_token) + lead.other
-            text, other = self.size(chunks)
-            return math.ceil(text / per_token) + other
-        known = lead.known.get((chunks, per_token))
-        if known is None:
-            text, other = self.size(chunks)
-            known = lead.known[chunks, per_token] = math.ceil(text / per_token) + other
-        return known
+        return self.size(chunks).tokens(self._per_token)
 
     def size(self, chunks: int) -> Size:
         """The size of the first `chunks` chunks."""
-        lead = self._lead
-        if chunks > lead.first:
-            return _upto((lead.first, self._text, lead.other, self._ends, self._odd), chunks)
-        for row in reversed(lead.rows):
+        for row in reversed(self._rows):
             if chunks > row[0]:
                 return _upto(row, chunks)
         return Size()
@@ -199,53 +170,6 @@ class Counts:
                 bills = learned(bills, prefix, cached)
                 total = cached if prefix == whole else total
         return learned(bills, whole, total)
-
-
-def are_like(first: tuple[ChunkRun, ...], runs: tuple[ChunkRun, ...]) -> bool:
-    """Whether runs begin with those, or with equal parts of another request, whose log has its own
-    text."""
-    if len(runs) < len(first):
-        return False
-    for mine, other in zip(first, runs, strict=False):
-        if mine is other:
-            continue
-        log, base = mine.log, mine.log.base
-        if base is not other.log.base or base is log:
-            return False
-        if mine.count != other.count or mine.lead != other.lead:
-            return False
-    return True
-
-
-class _Lead:
-    """All runs but the last: tools and system blocks, the same from turn to turn."""
-
-    __slots__ = ("first", "cache_params", "known", "other", "rows", "runs", "text", "wire")
-
-    def __init__(self, rendered: Rendered) -> None:
-        self.runs = tuple([run.without_text() for run in rendered.runs[:-1]])
-        self.cache_params = rendered.envelope.cache_params
-        self.wire = rendered.wire
-        self.known: dict[tuple[int, float], int] = {}
-        """Estimates, which are the same at every turn."""
-        # The output schema is a parameter, and is billed like a part of the prompt.
-        first = text = other = 0
-        for name, value in self.cache_params:
-            if name == "output_format":
-                text += len(value)
-        for run in rendered.runs:
-            if run.section == "tools":
-                other = tool_overhead(rendered.wire)
-                break
-        self.rows: list[_Row] = []
-        for run in rendered.runs[:-1]:
-            odd = non_text_chunks(run.log, run.count, rendered.runs)
-            row = first, text + len(run.lead), other, run.log.ends, odd
-            self.rows.append(row)
-            first += run.count
-            text, other = _upto(row, first)
-        self.first, self.text, self.other = first, text, other
-        """Before the last run: chunks, bytes of text, other tokens."""
 
 
 def _upto(row: _Row, chunks: int) -> Size:
@@ -299,18 +223,6 @@ def tokens_in(size: int, per_token: float) -> int:
 def bytes_in(tokens: int, per_token: float) -> int:
     """The bytes of the longest text of so many tokens."""
     return int(tokens * per_token)
-
-
-def non_text_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
-    """The chunks of a log that are not all text, at least among its first `count`. `runs` are those
-    of the prompt: if a block refers to a deferred tool, its definition is part of the prompt."""
-    odd: Odd | None = log.odd
-    if odd is None or odd.done < count:
-        odd = _examined(log, count)
-    for run in runs:
-        if run.deferred:
-            return with_definitions(odd, log, count, runs)
-    return odd
 
 
 def _examined(log: ChunkLog, count: int) -> Odd:

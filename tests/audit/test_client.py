@@ -248,7 +248,7 @@ async def test_a_break_names_the_block_that_changed(emu: Emulator, tmp_path: Pat
             day = "Tuesday"
             await chat.send("Paris?")
     row = rows_of(tmp_path / "audit")[-1]
-    assert (row.broke, row.changed, row.cause) == (True, "rules", "changed")
+    assert (row.broke, row.changed, row.cause) == (True, "rules", "system_changed")
     assert row.change is not None
     assert row.lost > 1000
     assert row.lost_nano_usd is not None and row.lost_nano_usd > 0  # noqa: PT018

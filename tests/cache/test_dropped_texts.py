@@ -14,11 +14,11 @@ from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import judge
 from anaphora.rendered import Plan, Rendered
+from anaphora.rendered.request_log import droppable
 from anaphora.values import Usage
-from anaphora.wire.request_bodies import RequestBodies
+from anaphora.wire.cutting import cut
 
 RULES = catalog.rules("openai", "gpt-4o", "openai_chat")
-BODIES = RequestBodies()
 TEXTS = [f"{number}: " + "All of this is said again. " * 150 for number in range(8)]
 
 
@@ -27,7 +27,7 @@ def request(texts: list[str], system: str = "Be brief.", **fields: Any) -> Rende
     said = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
     messages = [{"role": "system", "content": system}, *said]
     body = json.dumps({"model": "gpt-4o", "messages": messages, **fields}).encode()
-    return wire.get("openai_chat").split(BODIES.read("program", "openai_chat", body), (), "")
+    return droppable(cut(wire.get("openai_chat"), body))
 
 
 def without(call: SentCall, bare: Rendered) -> tuple[SentCall, Rendered]:
@@ -173,7 +173,7 @@ def with_tools(texts: list[str], tools: list[str]) -> Rendered:
         "messages": [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)],
     }
     data = json.dumps(body).encode()
-    return wire.get("anthropic").split(BODIES.read("program", "anthropic", data), (), "")
+    return droppable(cut(wire.get("anthropic"), data))
 
 
 def test_call_whose_tokens_were_not_counted_is_judged_without_its_text() -> None:

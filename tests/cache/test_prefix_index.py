@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora import wire
-from anaphora.cache import CallHints, PrefixIndex, hints_of
+from anaphora.cache import PrefixIndex, hints_of
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.rendered import Rendered
+from anaphora.rendered.request_log import droppable
+from anaphora.wire.cutting import cut
 
-SPLIT = wire.get("anthropic").split
+CLAUDE = wire.get("anthropic")
 GUIDE = "Answer in one sentence, and cite the paragraph that you took it from. "
 TITLE = "Give the conversation a title of at most five words, without a full stop at its end. "
 
@@ -37,7 +40,7 @@ def call(
         {"role": "assistant" if index % 2 else "user", "content": text}
         for index, text in enumerate(texts)
     ]
-    return SPLIT(json.dumps(body).encode())
+    return droppable(cut(CLAUDE, json.dumps(body).encode()))
 
 
 # ── Against a comparison of all chunks with all calls ────────────────────────────────────────────
@@ -346,7 +349,7 @@ def test_growing_conversation_keeps_two_prompts(reminder: str) -> None:
 
 def test_prompts_without_content() -> None:
     index: PrefixIndex[int] = PrefixIndex()
-    empty = wire.get("openai_responses").split(b'{"model":"gpt-4o","input":[]}')
+    empty = cut(wire.get("openai_responses"), b'{"model":"gpt-4o","input":[]}')
     assert index.add(empty, 1) is None
     assert index.add(empty, 2) is None
 

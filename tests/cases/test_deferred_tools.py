@@ -28,6 +28,7 @@ from anaphora.tokens import Counts
 from anaphora.tools import ToolRegistry
 from anaphora.values import CachePolicy, Conversation, Message, Tool, Usage
 from anaphora.wire import anthropic, openai_responses
+from anaphora.wire.cutting import cut
 
 Json = dict[str, Any]
 
@@ -64,7 +65,7 @@ def request(tools: list[Json], turns: int = 1, *more: Json) -> Json:
 
 
 def split(body: Json) -> Rendered:
-    return anthropic.split(json.dumps(body).encode())
+    return cut(anthropic, json.dumps(body).encode())
 
 
 def sent(body: Json, at: float, usage: Usage | None = None) -> SentCall:
@@ -222,7 +223,7 @@ class TestOpenAI:
     def test_added_function_is_a_change(self, deferred: bool) -> None:
         def rendered(*tools: Json) -> Rendered:
             body = {"model": "gpt-5.6", "input": "hello", "tools": [*tools]}
-            return openai_responses.split(json.dumps(body).encode())
+            return cut(openai_responses, json.dumps(body).encode())
 
         more = {"defer_loading": True} if deferred else {}
         first = self.function("f")

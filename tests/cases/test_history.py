@@ -5,22 +5,27 @@ Requests are compared as they were sent, on every wire where the case can occur.
 
 from __future__ import annotations
 
+import asyncio
 import copy
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from support.emulated_client import LONG, connected
 from support.planted import GUIDE, PLACES, PNG, body, grown, spec, split, verdict_of
 from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.verdict import preflight
+from anaphora.cache.verdict import Verdict, preflight
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Conversation, Message, ToolCall
 from anaphora.wire import anthropic
+from anaphora.wording import format_usd
 
 Json = dict[str, Any]
 
@@ -111,7 +116,7 @@ def pruned(name: str) -> tuple[Rendered, Rendered]:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_opencode_32515_eve_175_the_verdict_shows_what_a_pruning_costs(name: str) -> None:
+def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> None:
     place = PLACES[name]
     one, two = pruned(name)
     assert two.size < one.size
@@ -121,6 +126,42 @@ def test_opencode_32515_eve_175_the_verdict_shows_what_a_pruning_costs(name: str
     assert result.change.kind == "text_edited"
     # Removed messages are not paid for again; those behind them are.
     assert 0 < result.lost <= Counts(two).total
+
+
+@pytest.mark.breaks_prefix(reason="it compacts its history")
+def test_eve_175_a_session_compacts_rarely_since_each_compaction_costs_a_write(
+    emu: Emulator,
+) -> None:
+    """`compact_at` leaves half of the limit to grow into: the bill is lower than with a compaction at
+    every turn, though the prompts are longer. The verdict after `compact` shows what it cost."""
+
+    async def bill(every_turn: bool) -> tuple[Decimal, list[Verdict]]:
+        paid, compacted = Decimal(0), list[Verdict]()
+        emu.reset()
+        async with connected(emu, ("anthropic",)) as emulated:
+            limit = None if every_turn else 14_000
+            chat = emulated.client.session("anthropic", system=LONG, compact_at=limit)
+            for turn in range(22):
+                response = await chat.send(f"{turn}? " + "I have been there before. " * 100)
+                assert response.cost_usd is not None
+                paid += response.cost_usd
+                verdict = response.record.verdict
+                assert verdict is not None
+                if verdict.cause in ("compaction", "history_edited"):
+                    compacted.append(verdict)
+                if every_turn and turn > 4:
+                    chat.compact(3_000)
+        return paid, compacted
+
+    often, at_every_turn = asyncio.run(bill(every_turn=True))
+    rarely, compactions = asyncio.run(bill(every_turn=False))
+    assert 0 < len(compactions) <= 3 < len(at_every_turn)
+    assert rarely < often
+    for verdict in at_every_turn:
+        assert verdict.cost_usd is not None
+        loss = f"{verdict.lost:,} tokens were paid again: {format_usd(verdict.cost_usd)}"
+        assert verdict.lost > 0
+        assert loss in str(verdict)
 
 
 def test_deepseek_reasonix_8210_a_pruning_at_every_turn_costs_many_times_what_it_saves() -> None:

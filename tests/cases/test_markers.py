@@ -10,15 +10,7 @@ from support.rules import without_minimum
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
-from anaphora.prompt import (
-    Call,
-    Params,
-    PartMark,
-    PromptBlock,
-    PromptCachePlan,
-    PromptIR,
-    Segment,
-)
+from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.values import (
     CachePolicy,
     Conversation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anaphora import cache, catalog
-from anaphora.cache import PrefixDifference
+from anaphora.cache.prefix_difference import PrefixDifference
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts

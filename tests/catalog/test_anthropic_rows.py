@@ -13,6 +13,7 @@ from anthropic.types.model_param import ModelParam
 from support.tables import each_row
 
 from anaphora import catalog
+from anaphora.catalog.cache_rules import CacheParam
 
 SDK_MODELS: list[str] = [
     model for literal in typing.get_args(ModelParam) for model in typing.get_args(literal)
@@ -110,7 +111,7 @@ ALL = ("tools", "system", "messages")
         ("cache_key", ()),
     ],
 )
-def test_invalidation(param: catalog.CacheParam, sections: tuple[str, ...]) -> None:
+def test_invalidation(param: CacheParam, sections: tuple[str, ...]) -> None:
     assert catalog.rules("anthropic", "claude-opus-5-5").voided_by(param) == sections
 
 

@@ -8,7 +8,6 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora import wire as wires
-from anaphora.catalog import tool_overhead
 from anaphora.catalog.api_limits import (
     bounds_of,
     fastest_tokens,
@@ -16,6 +15,7 @@ from anaphora.catalog.api_limits import (
     server_tool_of,
     stops_when_cut,
 )
+from anaphora.catalog.prices import tool_overhead
 
 
 @each_row("wire", wires.WIRES)

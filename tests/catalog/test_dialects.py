@@ -14,8 +14,8 @@ import pytest
 from support.tables import each_row
 
 from anaphora import catalog, wire
-from anaphora.catalog import Dialect, decode_dialects, dialects
-from anaphora.catalog.dialects import FILE
+from anaphora.catalog import Dialect, dialects
+from anaphora.catalog.dialects import FILE, decode_dialects
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 EXCHANGES = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
@@ -165,11 +165,7 @@ def test_no_two_parameters_share_a_place(row: Dialect) -> None:
         assert not f"{two}.".startswith(f"{one}.")
 
 
-@each_row(
-    "row",
-    [row for row in ROWS if "reasoning.mode" in row.fields],
-    ids=lambda row: row.name,
-)
+@each_row("row", [row for row in ROWS if "reasoning.mode" in row.fields], ids=lambda row: row.name)
 def test_every_common_mode_has_a_value(row: Dialect) -> None:
     """The enabled value is read as `enabled`, or as `adaptive` where the provider calls it that."""
     place = row.place("reasoning.mode")

@@ -12,6 +12,7 @@ import typing_extensions
 from support.tables import each_row
 
 from anaphora import catalog, tokens
+from anaphora.catalog.cache_rules import CacheParam
 
 MODELS = [profile.id for profile in catalog.models("openai")]
 NEWER = [
@@ -199,7 +200,7 @@ def test_write_prices_and_the_unpublished_12h_price(model: str) -> None:
 
 
 ALL = ("system", "tools", "messages")
-REASONS: dict[str, tuple[catalog.CacheParam | None, tuple[str, ...]]] = {
+REASONS: dict[str, tuple[CacheParam | None, tuple[str, ...]]] = {
     "model_changed": ("model", ALL),
     "prompt_cache_key_changed": ("cache_key", ALL),
     "tools_changed": ("tools", ALL[1:]),

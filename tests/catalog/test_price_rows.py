@@ -8,8 +8,8 @@ import pytest
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.catalog import decode_prices
 from anaphora.catalog.load import SHIPPED
+from anaphora.catalog.price_data import decode_prices
 from anaphora.errors import InvalidCatalog
 
 ROW = """

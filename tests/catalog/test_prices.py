@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.catalog import Price, Rates, price
+from anaphora.catalog import Price, price
 from anaphora.catalog.load import SHIPPED
+from anaphora.catalog.price_data import decode_prices
+from anaphora.catalog.prices import Rates
 from anaphora.catalog.pricing import NAMES, Service, listed
 from anaphora.errors import InvalidRequest
 from anaphora.values import Usage
@@ -118,9 +120,12 @@ def test_own_rows_fill_gaps_of_the_price_data() -> None:
         (row.provider, model)
         for row in SHIPPED.prices.prices
         for model in row.models
-        if listed(row.provider, model, WHEN, Service())
+        if listed(row.provider, model, WHEN, Service(row.tier))
     ]
     assert doubled == []
+    fast = catalog.price("anthropic", "claude-opus-4-8", WHEN, service_tier="fast")
+    assert fast is not None
+    assert (fast.input, fast.output, fast.read) == (D(10), D(50), D(1))
 
 
 MINE = """
@@ -136,7 +141,7 @@ tiers = [{ above = 100, input = 7.2, output = 36 }]
 
 
 def test_custom_rows_win() -> None:
-    mine = catalog.decode_prices(MINE)
+    mine = decode_prices(MINE)
     found = price("anthropic", "claude-opus-5-5-20260901", WHEN, own=mine)
     assert found is not None
     assert (found.input, found.source) == (D("3.6"), "our contract")

@@ -53,7 +53,7 @@ PROFILES: dict[tuple[str, str], list[tuple[str, Any, str]]] = {
         ("bytes_per_token", 4.0, "?measured with mistral-common"),
     ],
     ("moonshot", "kimi-k3"): [
-        ("max_tokens_field", "max_completion_tokens", "[web] platform.kimi.ai"),
+        ("max_tokens_field", "max_completion_tokens", "[web] platform.kimi.ai")
     ],
     ("alibaba", "qwen3.7-max"): [("max_tokens_field", "max_tokens", "[3p]")],
     ("zai", "glm-4.7"): [("max_tokens_field", "max_tokens", "[web] docs.z.ai")],
@@ -97,11 +97,7 @@ def test_profiles(provider: str, model: str, field: str, value: object, source: 
     holds(figure_of(catalog.profile(provider, model), field), value, source)
 
 
-MAX_TOKENS_DISPUTED = [
-    ("xai", "grok-4.7"),
-    ("moonshot", "kimi-k3"),
-    ("cerebras", "gpt-oss-120b"),
-]
+MAX_TOKENS_DISPUTED = [("xai", "grok-4.7"), ("moonshot", "kimi-k3"), ("cerebras", "gpt-oss-120b")]
 
 
 @pytest.mark.parametrize(("provider", "model"), MAX_TOKENS_DISPUTED)

@@ -85,10 +85,7 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         "bedrock",
         "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-opus-5-5",
         "bedrock",
-    ): [
-        ("minimum_tokens", 512, "[L] prompt_cache_min_tokens"),
-        ("read_price", 0.05, "[GP]"),
-    ],
+    ): [("minimum_tokens", 512, "[L] prompt_cache_min_tokens"), ("read_price", 0.05, "[GP]")],
     ("bedrock", "eu.amazon.nova-lite-v1:0", "bedrock"): [
         ("minimum_tokens", 1000, "AWS's page"),
         ("maximum_tokens", 20000, "?zed#33194"),
@@ -240,7 +237,7 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("write_price.1h", 2.0, "?derived: anthropic.toml"),
     ],
     ("litellm", "openrouter/deepseek/deepseek-chat:free", None): [
-        ("granule_tokens", 128, "?derived: deepseek.toml: real traffic"),
+        ("granule_tokens", 128, "?derived: deepseek.toml: real traffic")
     ],
     ("litellm", "azure/gpt-5.5", None): [("granule_offset", 128, "?derived: azure.toml")],
     ("opencode", "glm-5.3", None): [("hash_order", TOOLS_FIRST, "?derived: zai.toml")],

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from support.audit_logs import envelope
 
-from anaphora.audit import AuditBlock, AuditLog, AuditUsage
+from anaphora.audit import AuditLog
+from anaphora.audit.envelope import AuditBlock, AuditUsage
 from anaphora.cli.audit_report import bar
 
 DAY = 86_400.0
@@ -47,7 +48,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 cost_nano_usd=None,
                 broke=True,
                 verdict="miss",
-                cause="changed",
+                cause="system_changed",
                 change="date",
                 changed="rules",
                 lost=800,
@@ -125,7 +126,7 @@ def test_a_row_that_cannot_be_read_is_named(run: Any, tmp_path: Path, name: str)
 def test_show_prints_the_newest_calls(run: Any, log: Path) -> None:
     done = run("audit", "show", str(log), "--last", "2")
     assert "RateLimited" in done.stdout
-    assert "miss changed rules" in done.stdout
+    assert "miss system_changed rules" in done.stdout
     assert len(done.stdout.splitlines()) == 3
     shown = json.loads(run("audit", "show", str(log), "--json").stdout)
     assert [row["seq"] for row in shown] == list(range(3, 11))
@@ -248,7 +249,7 @@ def test_report_sums_up_by_model_label_and_day(run: Any, log: Path) -> None:
         "=cmd()": 1,
     }
     assert [sums["calls"] for sums in report["days"].values()] == [2, 2, 3, 1]
-    assert list(report["causes"]) == ["changed"]
+    assert list(report["causes"]) == ["system_changed"]
     assert list(report["changed"]) == ["rules"]
     page = run("audit", "report", str(log)).stdout
     assert "8 calls, $9.00, 80% of the input read from the cache; 1 break" in page

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
-import pty
 import re
 import socket
-import struct
-import subprocess
-import sys
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from support.terminals import on_terminal
 
 from anaphora.cli.common import anaphora
 from tour import play, show
@@ -26,34 +22,6 @@ from tour.play import TourReport
 
 ESCAPE = "\x1b"
 BREAKS = "prompts that break their prefix are what the demo shows"
-
-
-def on_terminal(columns: int, environment: dict[str, str]) -> str:
-    """What a terminal of that width is sent."""
-    import fcntl
-    import termios
-
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    command = [sys.executable, "-m", "anaphora", "demo"]
-    with subprocess.Popen(
-        command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError as problem:  # Linux raises EIO at the end
-                if problem.errno != errno.EIO:
-                    raise
-                break
-            if not piece:
-                break
-            shown += piece
-    os.close(ours)
-    assert process.returncode == 0
-    return shown.decode().replace("\r\n", "\n")
 
 
 def settled(shown: str) -> str:
@@ -166,7 +134,7 @@ def test_default_shows_the_tokens_of_one_conversation_by_turn() -> None:
 
 @pytest.mark.long
 def test_terminal_has_colours_and_progress(environment: Any) -> None:
-    shown = on_terminal(80, environment())
+    shown = on_terminal(["demo"], 80, environment())
     assert "\x1b[1;32m" in shown
     assert "\x1b[31m" in shown
     assert "Turn 3 of 20" in shown
@@ -177,9 +145,9 @@ def test_terminal_has_colours_and_progress(environment: Any) -> None:
 
 @pytest.mark.long
 def test_no_color_and_dumb_terminals(environment: Any) -> None:
-    dull = on_terminal(100, environment(NO_COLOR="1"))
+    dull = on_terminal(["demo"], 100, environment(NO_COLOR="1"))
     assert not re.search(r"\x1b\[[\d;]*[1-9]m", dull)
-    assert ESCAPE not in on_terminal(100, environment(TERM="dumb"))
+    assert ESCAPE not in on_terminal(["demo"], 100, environment(TERM="dumb"))
 
 
 @pytest.mark.long

@@ -67,7 +67,7 @@ def test_json_output(run: Run, tmp_path: Path) -> None:
     assert second["broke"] is True
     change = second["verdict"]["change"]
     assert (change["kind"], change["path"]) == ("date", "system[0].text")
-    assert second["verdict"]["causes"][0]["kind"] == "changed"
+    assert second["verdict"]["causes"][0]["kind"] == "system_changed"
     assert report["summary"]["lost"] == second["verdict"]["lost"] > 0
     assert report["summary"]["broke"] == 1
 

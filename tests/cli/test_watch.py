@@ -191,7 +191,7 @@ def test_report_has_the_summary_the_charts_and_the_text_of_the_break(
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", report)))
     listed = [call for call in calls_of(watched) if call["kind"] not in ("counts_tokens", "other")]
     assert f"{len(listed)} calls, " in text
-    assert "Anaphora's markers" in text
+    assert re.search(r"You could save \$0\.\d+ of \$0\.\d+ \(\d+%\)", text)
     (broken,) = [call for call in calls_of(watched) if call["broke"]]
     change = broken["verdict"]["change"]
     for shown in (broken["sentence"], change["before"], change["after"]):
@@ -290,12 +290,13 @@ def test_lines_go_to_standard_error_and_end_with_the_summary(
     assert "3 calls: 3 in 1 conversation" in summary
     assert re.search(r"\d+% of [\d,]+ input tokens read from the cache", summary)
     assert re.search(r"\$0\.\d+ spent", summary)
-    assert re.search(r"marker on volatile +1 +[\d,]+ +\$0\.\d+", summary)
+    assert re.search(r"cache marker on content that changes +1 +[\d,]+ +\$0\.\d+", summary)
     assert summary.count("is 2026-11-16") == 1  # the worst break in full
     assert "Anaphora's markers" not in summary, "they would have saved nothing"
-    assert re.match(
-        r"Another order of the prompt would have saved \$0\.\d+: [\d,]+ cached tokens in 1 call were",
-        lines[-1],
+    assert re.search(
+        r"conversation\nYou could save \$0\.\d+ of \$0\.\d+ \(\d+%\): move the date in system\[0\]"
+        r" into the newest message\.\n",
+        summary,
     )
 
 

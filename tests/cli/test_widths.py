@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
-import os
-import pty
-import struct
 import subprocess
-import sys
-import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.terminals import on_terminal
 
 from anaphora.cli.terminal import Rows, Terminal
 
@@ -71,27 +65,6 @@ def test_records_hold_every_cell() -> None:
             assert text in shown, width
 
 
-def on_terminal(arguments: list[str], columns: int, environment: dict[str, str]) -> str:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    command = [sys.executable, "-m", "anaphora", *arguments]
-    with subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError as problem:  # Linux raises EIO at the end
-                if problem.errno != errno.EIO:
-                    raise
-                break
-            if not piece:
-                break
-            shown += piece
-    os.close(ours)
-    return shown.decode().replace("\r\n", "\n")
-
-
 @pytest.mark.parametrize(
     "terminal, variable, width", [(60, None, 60), (200, None, 200), (200, "40", 40), (60, "0", 60)]
 )
@@ -101,7 +74,7 @@ def test_width_of_a_terminal(
 ) -> None:
     arguments, texts = COMMANDS["simulate"]
     extra = {"NO_COLOR": "1"} | ({} if variable is None else {"COLUMNS": variable})
-    shown = on_terminal(arguments, terminal, environment(**extra))
+    shown = on_terminal(arguments, terminal, environment(**extra), most=1)
     assert max(map(len, shown.splitlines())) <= width
     assert "\x1b" not in shown
     assert all(squeezed(text) in squeezed(shown) for text in texts)
@@ -135,7 +108,7 @@ COLOURED = {
 def test_colours_on_a_terminal(
     environment: Any, extra: dict[str, str], coloured: bool, command: str
 ) -> None:
-    shown = on_terminal(COLOURED[command], 100, environment(**extra))
+    shown = on_terminal(COLOURED[command], 100, environment(**extra), most=1)
     assert ("\x1b[" in shown) == coloured
 
 

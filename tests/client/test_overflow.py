@@ -15,8 +15,8 @@ from support.raw_server import answering, raw_server, reply
 from support.tables import each_row
 
 from anaphora import AsyncClient, catalog, emulator, errors, wire
-from anaphora.catalog import Dialect, error_kind
-from anaphora.catalog.load import SHIPPED, decode_overflows
+from anaphora.catalog import Dialect
+from anaphora.catalog.load import SHIPPED, decode_overflows, error_kind
 from anaphora.client.session import Session
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator

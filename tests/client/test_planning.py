@@ -261,11 +261,11 @@ def test_a_clock_in_the_system_prompt_is_not_written_again_and_again(
             assert min(written[:2]) > 1000
             assert written[2:6] == [0] * 4
             assert named == [False] * 2 + [asked] * 4 + [False] * 3
-            assert causes[1:6] == ["changed"] * 5
+            assert causes[1:6] == ["system_changed"] * 5
             assert written[6] > 1000
             assert read[:7] == [0] * 7
             assert read[7] > 1000
-            assert causes[8] == "changed"
+            assert causes[8] == "system_changed"
 
     asyncio.run(main())
 

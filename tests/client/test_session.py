@@ -167,7 +167,7 @@ def test_options_of_the_call_itself_give_a_notice(emu: Emulator) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 response = await chat.send("Two", max_tokens=2000, reasoning=THINKING)
-            assert "parameter_changed" in [notice.code for notice in response.notices]
+            assert "thinking_changed" in [notice.code for notice in response.notices]
             with pytest.warns(PrefixWarning, match="thinking"):
                 await chat.send("Three")
 

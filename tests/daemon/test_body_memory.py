@@ -16,9 +16,8 @@ from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
 from anaphora.wire.body_memory import BodyMemory
+from anaphora.wire.cutting import cut
 from anaphora.wire.elements import DecodedBody
-from anaphora.wire.facts.reading import read_facts
-from anaphora.wire.facts.request import _KNOWN_FACTS
 from anaphora.wire.splicing import splice
 
 
@@ -38,12 +37,8 @@ def seen(name: str, body: CallBody) -> Any:
 def used(name: str, body: CallBody, decoded: DecodedBody) -> Any:
     """What the daemon makes of it."""
     path = PATHS[name]
-    rendered, problem = attempt(lambda: wire.get(name).split(decoded, (), path))
-    made: list[Any] = [
-        attempt(lambda: sorted((one.kind, one.id, one.param) for one in body.references())),
-        attempt(lambda: read_facts(name, body.members, path, (), decoded.elements)),
-        problem,
-    ]
+    rendered, problem = attempt(lambda: cut(wire.get(name), body.data, path))
+    made: list[Any] = [problem]
     if rendered is not None:
         made += [list(rendered), rendered.marks, rendered.data()]
         places = [chunk.index for chunk in rendered if chunk.splice is not None]
@@ -68,9 +63,7 @@ def test_body_is_read_as_if_it_were_the_first(name: str, conversation: list[Body
         assert seen(name, body) == seen(name, whole)
         expected = used(name, whole, DecodedBody(whole.members))
         assert used(name, body, DecodedBody(body.members, body.elements)) == expected
-        referred, refused = expected[0]
-        if refused is None:
-            memory.keep(body, body.facts(refers=bool(referred)))
+        memory.keep(body, body.facts())
 
 
 def chat(*texts: str, **fields: Any) -> bytes:
@@ -81,7 +74,7 @@ def chat(*texts: str, **fields: Any) -> bytes:
 def read(memory: AppBodies, data: bytes, app: str = "app") -> int:
     """How many messages were known."""
     body = memory.read(app, "openai_chat", data)
-    memory.keep(body, body.facts(refers=False))
+    memory.keep(body, body.facts())
     return body.known
 
 
@@ -115,29 +108,5 @@ def test_long_names_count_in_the_memory_that_bodies_take() -> None:
         fields = {f"f{number}" + "u" * 400_000: 1}
         data = json.dumps({"model": "m", **fields, **json.loads(chat("one", "two"))}).encode()
         body = bodies.read("app", "openai_chat", data)
-        bodies.keep(body, body.facts(refers=False))
+        bodies.keep(body, body.facts())
     assert len(memory) == 2
-
-
-def test_long_names_count_in_the_memory_that_facts_take() -> None:
-    before = len(_KNOWN_FACTS)
-    for number in range(8):
-        data = json.dumps({**json.loads(chat("one", "two")), f"f{number}" + "u" * 1_000_000: 1})
-        body = read_whole("openai_chat", data.encode())
-        read_facts("openai_chat", body.members, PATHS["openai_chat"], (), body.elements)
-        assert _KNOWN_FACTS.size < 32 * 1024 * 1024
-    assert len(_KNOWN_FACTS) < before + 8
-
-
-def test_file_hidden_by_a_type_is_named_in_the_next_request() -> None:
-    """A whole Responses request may look like a tool call, whose input is the model's own."""
-    file = {"type": "input_file", "file_id": "file-1"}
-    first = {"role": "user", "content": [{"type": "input_text", "text": "x" * 2000}, file]}
-    messages = [first, {"role": "user", "content": "y" * 2000}]
-    bodies = AppBodies()
-    hidden = json.dumps({"model": "m", "input": messages, "type": "tool_use"}).encode()
-    body = bodies.read("app", "openai_responses", hidden)
-    bodies.keep(body, body.facts(refers=False))
-    again = json.dumps({"model": "m", "input": [*messages, {"role": "user", "content": "z"}]})
-    body = bodies.read("app", "openai_responses", again.encode())
-    assert [one.id for one in body.references()] == ["file-1"]

@@ -8,7 +8,7 @@ import asyncio
 import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -26,22 +26,18 @@ from hypothesis.stateful import (
 from support.ledgers import (
     DAY,
     Clock,
-    PostgresPlace,
+    OnPostgres,
     StorePlace,
-    abandon,
     an_app,
     copy_killed,
     memory_folder,
     open_store,
     problems_of,
-    with_tables,
 )
-from support.servers import PostgresServer
 
 from anaphora.daemon.access.grants import GroupLimits
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import Hold, TokenRow
-from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.reading import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App
@@ -356,26 +352,8 @@ class BudgetMachine(RuleBasedStateMachine):
         self.folder.__exit__(None, None, None)
 
 
-class PostgresBudgetMachine(BudgetMachine):
+class PostgresBudgetMachine(OnPostgres, BudgetMachine):
     """The same on PostgreSQL: a kill leaves an epoch that the next start takes over."""
-
-    server: ClassVar[PostgresServer]
-
-    def new_place(self) -> StorePlace:
-        return PostgresPlace(self.server.create_database(with_tables), self.root)
-
-    def kill(self) -> None:
-        async def end() -> None:
-            assert isinstance(self.store, PostgresStore)
-            abandon(self.store)
-            await asyncio.sleep(0)
-
-        self.run(end())
-
-    def teardown(self) -> None:
-        super().teardown()
-        assert isinstance(self.place, PostgresPlace)
-        self.server.drop_database(self.place.url)
 
 
 def machine(kind: str, request: pytest.FixtureRequest) -> type[BudgetMachine]:

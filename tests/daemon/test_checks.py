@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
+from support.request_facts import facts_in
 from support.tables import each_row
 
 from anaphora.cli.grants import command as grants
@@ -16,7 +17,7 @@ from anaphora.daemon.access.approved_prompts import prompt_fingerprint
 from anaphora.daemon.access.checks import check_capabilities, check_grant, check_prompt, is_granted
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.errors import CapabilityDenied, NotGranted
-from anaphora.wire.facts.reading import RequestFacts, read_facts
+from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.reading import Members, decode_members
 
 PATH = "/v1beta/models/granted-1:generateContent"
@@ -35,13 +36,13 @@ GRANT = LlmGrant(
 )
 
 
-def facts_of(wire: str, fields: dict[str, Any], **headers: str) -> RequestFacts:
+def facts_of(wire: str, fields: dict[str, Any], **headers: str) -> CallFacts:
     body = json.dumps(BODIES[wire] | fields).encode()
     listed = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return read_facts(wire, decode_members(body), PATH, listed)
+    return facts_in(wire, body, PATH, listed)
 
 
-def check(facts: RequestFacts, grant: LlmGrant = GRANT, **resolved: Any) -> None:
+def check(facts: CallFacts, grant: LlmGrant = GRANT, **resolved: Any) -> None:
     resolved.setdefault("provider_ids", ["main"])
     check_grant(facts, grant, **resolved)
 
@@ -75,7 +76,7 @@ def test_empty_grant_allows_nothing(wire: str) -> None:
 
 def test_request_without_a_model_is_refused() -> None:
     with pytest.raises(NotGranted, match="names no model"):
-        check(read_facts("openai_chat", decode_members(b"{}"), ""))
+        check(facts_of("openai_chat", {"model": ""}))
 
 
 def function(name: str) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def test_refusal_names_the_field_and_the_list(
 def test_model_that_is_asked_for_is_first_wherever_it_stands() -> None:
     """It alone may be an alias: the models of fallbacks are checked by name, and priced."""
     body = b'{"fallbacks":[{"model":"other"}],"model":"granted-1","max_tokens":9,"messages":[]}'
-    facts = read_facts("anthropic", decode_members(body), "/v1/messages")
+    facts = facts_in("anthropic", body, "/v1/messages")
     assert [model for _, model in facts.models] == ["granted-1", "other"]
     with pytest.raises(NotGranted, match="model 'other'"):
         check(facts, models=["granted-1"])
@@ -194,9 +195,9 @@ PROMPT: dict[str, Any] = {
 }
 
 
-def read(fields: dict[str, Any]) -> tuple[RequestFacts, Members]:
-    members = decode_members(json.dumps(PROMPT | fields).encode())
-    return read_facts("anthropic", members, ""), members
+def read(fields: dict[str, Any]) -> tuple[CallFacts, Members]:
+    body = json.dumps(PROMPT | fields).encode()
+    return facts_in("anthropic", body), decode_members(body)
 
 
 def check_fields(fields: dict[str, Any], grant: LlmGrant) -> None:

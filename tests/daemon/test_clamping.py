@@ -20,7 +20,7 @@ from anaphora.daemon.calls.clamping import clamp_request
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidConfig, NotGranted
-from anaphora.wire.facts.reading import read_facts
+from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import decode_members
 
 CLAMP = LlmGrant(models=("*",), max_tokens=2000, over_max_tokens="clamp")
@@ -57,11 +57,11 @@ LOWERED = [
 @each_row(("wire", "body", "expected"), LOWERED)
 def test_only_the_digits_of_the_limit_change(wire: str, body: str, expected: str) -> None:
     request = request_of(wire, body)
-    facts = read_facts(wire, request.members, PATH)
+    facts = read_facts(wire, request.members, path=PATH)
     clamped = clamp_request(request, facts, CLAMP)
     assert clamped is not None
     assert clamped.request.body.decode() == expected
-    read = read_facts(wire, clamped.request.members, PATH)
+    read = read_facts(wire, clamped.request.members, path=PATH)
     assert read.max_tokens == 2000
     assert clamped.facts.max_tokens == 2000
     assert clamped.notice.code == "max_tokens_clamped"
@@ -80,7 +80,7 @@ def test_only_the_digits_of_the_limit_change(wire: str, body: str, expected: str
 )
 def test_a_limit_within_the_thinking_budget_is_refused(wire: str, body: str) -> None:
     request = request_of(wire, body)
-    facts = read_facts(wire, request.members, PATH)
+    facts = read_facts(wire, request.members, path=PATH)
     with pytest.raises(NotGranted, match="not above the thinking budget of") as refused:
         clamp_request(request, facts, CLAMP)
     assert refused.value.param == facts.max_tokens_field
@@ -96,7 +96,9 @@ def test_a_limit_within_the_thinking_budget_is_refused(wire: str, body: str) -> 
 )
 def test_other_requests_stay_as_they_are(grant: LlmGrant) -> None:
     request = request_of("anthropic", '{"max_tokens":9000}')
-    assert clamp_request(request, read_facts("anthropic", request.members, PATH), grant) is None
+    assert (
+        clamp_request(request, read_facts("anthropic", request.members, path=PATH), grant) is None
+    )
 
 
 def test_the_field_of_the_file() -> None:

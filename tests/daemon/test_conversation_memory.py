@@ -18,11 +18,12 @@ from anaphora.daemon.calls import conversations
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.endpoints.body import AppBodies, MessageFacts
 from anaphora.rendered import ChunkLog, Kind, LogAppend
+from anaphora.rendered.request_log import droppable
 from anaphora.tokens import for_model
 from anaphora.traffic.planning import own_plan, read_split
 from anaphora.values import Usage
 from anaphora.wire.body_memory import BodyMemory
-from anaphora.wire.elements import DecodedBody
+from anaphora.wire.cutting import cut
 
 MODEL, WIRE, PATH = "gpt-4o", "openai_chat", "/v1/chat/completions"
 MESSAGES, CONVERSATIONS = 40, 300
@@ -34,7 +35,7 @@ class Served:
     """What the daemon remembers of calls: bodies, and conversations whose text is dropped."""
 
     def __init__(self) -> None:
-        self.kept = BodyMemory[MessageFacts](1 << 40, size_of=lambda facts: facts.size)
+        self.kept = BodyMemory[MessageFacts](1 << 40)
         self.bodies = AppBodies(self.kept)
         self.memory = CallMemory()
         self._profile = catalog.profile("openai", MODEL)
@@ -54,9 +55,8 @@ class Served:
     def send(self, fields: dict[str, Any], at: float) -> None:
         data = json.dumps({"model": MODEL, "max_tokens": 300, **fields})
         body = self.bodies.read("app", WIRE, data.encode())
-        self.bodies.keep(body, body.facts(refers=False))
-        decoded = DecodedBody(body.members, body.elements)
-        rendered = for_model(wire.get(WIRE).split(decoded, (), PATH), self._profile)
+        self.bodies.keep(body, body.facts())
+        rendered = for_model(droppable(cut(wire.get(WIRE), data.encode(), PATH)), self._profile)
         own, hints = own_plan(rendered, self._rules, body.members), hints_of({}, body.members)
         read = read_split(rendered, body.members, hints, self._rules, "openai", None)
         scope = ("app", "openai", WIRE, MODEL)

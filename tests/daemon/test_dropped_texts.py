@@ -100,5 +100,5 @@ def test_calls_with_changing_tools_are_answered(
                 own = tools[:1] if (turn + each) % 2 else tools[1:]
                 found = verdict(client, {**body(each, turn + 1), "tools": own})
                 if turn == 1:
-                    assert found["cause"] == "changed"
+                    assert found["cause"] == "tools_changed"
                     assert "a tool was removed" in found["text"]

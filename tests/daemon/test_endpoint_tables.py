@@ -12,6 +12,7 @@ from support.tables import each_row
 from anaphora import errors, wire
 from anaphora.cache.verdict import Verdict
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.access.handles import references
 from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
 from anaphora.daemon.endpoints.errors import error_response
 from anaphora.daemon.endpoints.headers import (
@@ -24,9 +25,9 @@ from anaphora.daemon.endpoints.headers import (
 from anaphora.daemon.endpoints.writing import StreamBody
 from anaphora.daemon.faces import FACES, STARTS, face_at, find_route
 from anaphora.daemon.faces.face import checked_model
-from anaphora.daemon.facts.handles import references
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply
+from anaphora.wire.permissions.content import CallContent
 
 REPLY = Reply(id="r", model="m", message=Message.assistant("Hi"), stop_reason="end")
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
@@ -276,7 +277,7 @@ REFERENCES: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
 
 @each_row(("body", "expected"), REFERENCES)
 def test_references(body: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    assert sorted((one.kind, one.id) for one in references(body)) == expected
+    assert sorted((one.kind, one.id) for one in references(body, CallContent())) == expected
 
 
 @each_row(
@@ -292,7 +293,7 @@ def test_references(body: dict[str, Any], expected: list[tuple[str, str]]) -> No
 )
 def test_references_that_no_app_can_own(body: dict[str, Any], kind: type[AnaphoraError]) -> None:
     with pytest.raises(kind):
-        list(references(body))
+        list(references(body, CallContent()))
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────

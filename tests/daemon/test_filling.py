@@ -18,7 +18,7 @@ from anaphora.daemon.calls.translation import (
     fill_store,
     max_tokens_to_fill,
 )
-from anaphora.wire.facts.reading import read_facts
+from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import decode_members
 
 PLACES = {
@@ -115,7 +115,7 @@ def test_chat_limit_has_the_name_that_the_host_takes() -> None:
 @EVERY_WIRE
 def test_filled_limit_is_the_one_that_is_checked(wire: str) -> None:
     filled = fill(wire, b"{}")
-    facts = read_facts(wire, filled.members, "")
+    facts = read_facts(wire, filled.members)
     assert facts.max_tokens == 77
     assert facts.max_tokens_field == ".".join(PLACES[wire])
 

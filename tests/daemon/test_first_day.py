@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from click.testing import CliRunner
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
 from support.failing_provider import failing_daemon
+from support.nodes import create_node_homes, running_node
+from support.rpc_calls import audit_rows
 from support.ui import viewer
 from support.waiting import wait_until
 
@@ -143,6 +146,40 @@ def test_message_of_a_provider_is_text(show_text: bool, tmp_path: Path) -> None:
     assert ("invalid x-api-key" in page) is show_text
 
 
+def test_first_call_names_the_fields_in_which_its_tools_differ(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    """In the header, the audit row and the dashboard."""
+    tools = [
+        {"name": name, "description": "Looks it up. " * 900, "input_schema": {"type": "object"}}
+        for name in ("look_up", "write")
+    ]
+    eager = [tool | {"eager_input_streaming": True} for tool in tools]
+    first, changed = (
+        "First call: nothing cached yet.",
+        "Not cached: tools differ from the call before: eager_input_streaming.",
+    )
+    marked = {"type": "text", "text": "Help.", "cache_control": {"type": "ephemeral"}}
+    with running_daemon(tmp_path, emu, llm=llm_yaml(emu.url)) as daemon:
+        with daemon.client() as client:
+            for offered, stream in ((tools, False), (eager, True), (tools[:1], False)):
+                body = {**MESSAGE, "system": [marked], "tools": offered, "stream": stream}
+                body["messages"] = [{"role": "user", "content": f"{len(offered)}, {stream}?"}]
+                answer = client.post("/v1/messages", json=body)
+                verdict = json.loads(answer.headers["anaphora-verdict"])
+                assert verdict["text"] == (changed if stream else first)
+        rows = audit_rows(daemon)
+        assert [(row.verdict, row.cause, row.changed) for row in rows] == [
+            ("first", None, None),
+            ("first", "changed", "eager_input_streaming"),
+            ("first", None, None),
+        ]
+        with viewer(daemon) as ui:
+            ui.log_in(daemon.token(ADMIN))
+            page = ui.until("/ui", changed)
+            assert (page.count(first), changed in ui.until("/ui/audit", changed)) == (2, True)
+
+
 def error(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -155,8 +192,27 @@ def shown(text: str) -> str:
 # ── Dollars ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_spend_shows_what_cache_misses_cost(emu: Emulator, tmp_path: Path) -> None:
-    with running_daemon(tmp_path, emu, llm=llm_yaml(emu.url)) as daemon:
+@contextmanager
+def daemon_on(store: str, folder: Path, emu: Emulator, url: str) -> Iterator[TestedDaemon]:
+    if store == "SQLite":
+        with running_daemon(folder, emu, llm=llm_yaml(emu.url)) as daemon:
+            yield daemon
+        return
+    homes, tokens = create_node_homes(folder, emu, url)
+    with running_node(homes[0], tokens) as first:
+        yield first
+    with running_node(homes[1], tokens) as second:  # whose log is elsewhere
+        for node in (first, second):
+            total = json.loads(run("spend", "--json", "--home", str(node.home)).stdout)["total"]
+            assert (total["calls"], total["lost_nano_usd"]) == (2, None)
+
+
+@pytest.mark.parametrize("store", ["SQLite", "PostgreSQL"])
+def test_spend_shows_what_cache_misses_cost(
+    emu: Emulator, tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    url = "" if store == "SQLite" else request.getfixturevalue("database_url")
+    with daemon_on(store, tmp_path, emu, url) as daemon:
         with daemon.client() as client:
             for start in ("Monday. ", "Tuesday. "):
                 rules = f"{start}{'Answer in one sentence. ' * 1500}"

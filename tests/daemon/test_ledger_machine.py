@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -26,21 +26,18 @@ from support.ledgers import (
     DAY,
     NOON,
     Clock,
-    PostgresPlace,
+    OnPostgres,
     StorePlace,
-    abandon,
     an_app,
     copy_killed,
     memory_folder,
     open_store,
     problems_of,
-    with_tables,
 )
 from support.servers import PostgresServer
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import Hold
-from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.reading import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.errors import GrantExceeded
@@ -232,26 +229,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.folder.__exit__(None, None, None)
 
 
-class PostgresMachine(LedgerMachine):
+class PostgresMachine(OnPostgres, LedgerMachine):
     """The same on PostgreSQL: a kill leaves an epoch that the next start takes over."""
-
-    server: ClassVar[PostgresServer]
-
-    def new_place(self) -> StorePlace:
-        return PostgresPlace(self.server.create_database(with_tables), self.root)
-
-    def kill(self) -> None:
-        async def end() -> None:
-            assert isinstance(self.store, PostgresStore)
-            abandon(self.store)
-            await asyncio.sleep(0)
-
-        self.run(end())
-
-    def teardown(self) -> None:
-        super().teardown()
-        assert isinstance(self.place, PostgresPlace)
-        self.server.drop_database(self.place.url)
 
 
 def test_a_ledger_in_sqlite_is_that_of_the_model() -> None:

@@ -22,7 +22,8 @@ from support.mutations import GRANTED, MAX_TOKENS, RICH, Json, mutations
 from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, NotGranted
-from anaphora.wire.facts.reading import RequestFacts, read_facts
+from anaphora.wire.permissions.facts import CallFacts
+from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import DECODE_ERRORS
 
 pytestmark = pytest.mark.anyio
@@ -239,12 +240,12 @@ async def test_what_is_rendered_is_checked_though_the_first_reader_missed_it(
 ) -> None:
     """The reader that permits and the reader that renders may see different things."""
 
-    def blind(*args: Any) -> RequestFacts:
+    def blind(*args: Any) -> CallFacts:
         return msgspec.structs.replace(read_facts(*args), **unseen)
 
     unseen, refused = UNSEEN[field]
 
-    monkeypatch.setattr("anaphora.daemon.calls.steps.request.read_new_facts", blind)
+    monkeypatch.setattr("anaphora.daemon.calls.steps.request.read_facts", blind)
     transport = KeepingTransport()
     app = app_of(providers=MODELS, **{**LAX, **refused})
     async with delegating(Nowhere(), tmp_path, MODELS, app=app, transport=transport) as daemon:

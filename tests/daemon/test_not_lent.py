@@ -10,7 +10,7 @@ import pytest
 from support.daemon import GRANT, TestedDaemon, running_daemon
 
 from anaphora import emulator
-from anaphora.daemon.facts.handles import NOT_LENT
+from anaphora.daemon.access.handles import NOT_LENT
 from anaphora.emulator.server import Emulator
 
 EVERYTHING: dict[str, Any] = {
@@ -52,6 +52,8 @@ _BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("container", "/v1/responses", {**RESPONSES, "tools": [_INTERPRETER]}),
     ("container", "/v1/responses", {**RESPONSES, "input": [_RAN, *CHAT["messages"]]}),
     ("container", "/v1/messages", {**CLAUDE, "container": "container_1"}),
+    ("container", "/v1/responses", {**RESPONSES, "tools": [{**_INTERPRETER, "container": "auto"}]}),
+    ("container", "/v1/messages", {**CLAUDE, "container": "auto"}),
     ("container", "/v1/messages", {**CLAUDE, "container": {"id": "container_1"}}),
     ("background", "/v1/responses", {**RESPONSES, "background": True}),
     ("background", "/v1/responses", {**RESPONSES, "background": True, "stream": True}),

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.daemon import llm_yaml, running_daemon
+from support.request_facts import facts_in
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
-from anaphora.daemon.facts.handles import stored_tokens
+from anaphora.daemon.access.handles import stored_tokens
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.errors import NotFound
-from anaphora.wire.facts.reading import RequestFacts, read_facts
-from anaphora.wire.reading import decode_members
+from anaphora.wire.permissions.facts import CallFacts
 
 APP = "notes"
 GRANTED: dict[str, Any] = {
@@ -32,9 +32,9 @@ GRANTED: dict[str, Any] = {
 }
 
 
-def request(**fields: Any) -> RequestFacts:
+def request(**fields: Any) -> CallFacts:
     body = {"model": "gpt-5.2", "input": "Hi", **fields}
-    return read_facts("openai_responses", decode_members(json.dumps(body).encode()), "")
+    return facts_in("openai_responses", json.dumps(body).encode())
 
 
 def with_store(folder: Path, test: Callable[[SqliteStore], Awaitable[None]]) -> None:

@@ -67,10 +67,7 @@ def test_unknown_cost_of_calls_is_not_zero(sums: CallTotals, shown: tuple[str, s
         ({"cost_nano_usd": 2 * 10**9}, "$2.00"),
         ({}, "unknown"),
         ({"outcome": "Overloaded"}, "–"),
-        (
-            {"outcome": "Transport", "unbilled_nano_usd": 10**9},
-            "$1.00, $1.00 of it without a bill",
-        ),
+        ({"outcome": "Transport", "unbilled_nano_usd": 10**9}, "$1.00, $1.00 of it without a bill"),
         (
             {"cost_nano_usd": 2 * 10**9, "unbilled_nano_usd": 10**9},
             "$3.00, $1.00 of it without a bill",

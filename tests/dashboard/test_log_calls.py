@@ -17,8 +17,8 @@ from support.dashboard_data import fill_log, varied_calls
 from support.killed_fills import KILLS, all_calls
 from support.waiting import wait_until
 
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, prune
-from anaphora.audit.envelope import OwnFigures
+from anaphora.audit import AuditEnvelope, AuditLog, prune
+from anaphora.audit.envelope import AuditBlock, AuditUsage, OwnFigures
 from anaphora.dashboard.past_calls.schema import APPLICATION, VERSION
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.past_calls.sums import CallTotals, figures_of

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.block_sums import sums_by_block
 
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage
-from anaphora.audit.envelope import OwnFigures
+from anaphora.audit import AuditEnvelope, AuditLog
+from anaphora.audit.envelope import AuditBlock, AuditUsage, OwnFigures
 from anaphora.dashboard.past_calls.queries import pieces, whole_pieces
 from anaphora.dashboard.past_calls.schema import HOUR, MINUTE, STEPS, FillState
 from anaphora.dashboard.past_calls.source import LogCalls
@@ -71,7 +71,7 @@ calls = st.builds(
     unbilled_nano_usd=st.sampled_from((0, 0, 77)),
     own=st.none() | st.builds(OwnFigures, cost_nano_usd=amounts),
     broke=st.booleans(),
-    cause=st.none() | st.sampled_from(("changed", "expired")),
+    cause=st.none() | st.sampled_from(("system_changed", "expired")),
     change=st.none() | st.just("date"),
     changed=st.none() | st.sampled_from(LABELS),
     lost=st.sampled_from((0, 0, 1_000)),

@@ -20,13 +20,13 @@ from anaphora.dashboard.tables import result_tag
         (
             {"verdict": "miss", "cause": "no_marker"},
             "Not cached",
-            "Not cached: there was no cache marker.",
+            "Not cached: no cache marker.",
         ),
         ({"verdict": "miss"}, "Not cached", "Not cached."),
         (
             {"verdict": "miss", "cause": "expired", "lost": 1},
             "Miss",
-            "Read nothing of what was cached: the cache entry expired; 1 token paid again.",
+            "Read nothing of what was cached: cache entry expired; 1 token paid again.",
         ),
         (
             {"verdict": "partial", "broke": True, "change": "clock", "changed": "rules", "lost": 9},
@@ -36,7 +36,7 @@ from anaphora.dashboard.tables import result_tag
         (
             {"verdict": "miss", "broke": True, "changed": "rules"},
             "Break",
-            "Read nothing of what was cached: the prompt changed in rules.",
+            "Read nothing of what was cached: the block changed in rules.",
         ),
         (
             {"outcome": "RateLimited", "status": 429, "attempts": 3},

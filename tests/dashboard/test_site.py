@@ -121,8 +121,7 @@ def test_addresses_leave_out_the_range_of_the_site() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"),
-    [("/", ", day"), ("/blocks", "blocks, day"), ("/blocks/x", "blocks/x, day")],
+    ("path", "asked"), [("/", ", day"), ("/blocks", "blocks, day"), ("/blocks/x", "blocks/x, day")]
 )
 def test_section_serves_the_paths_below_it(site: TestedSite, path: str, asked: str) -> None:
     assert f'<p id="asked">{asked}, Tested</p>' in site.get(path).text
@@ -214,10 +213,7 @@ def test_stream_ends_when_the_host_says_so(site: TestedSite) -> None:
 
 def test_stopping_server_ends_its_streams() -> None:
     tested = TestedSite()
-    with (
-        running(tested.app, host="127.0.0.1", extra="proxy") as address,
-        httpx.Client() as client,
-    ):
+    with running(tested.app, host="127.0.0.1", extra="proxy") as address, httpx.Client() as client:
         request = client.build_request("GET", f"{address.url}/ui/events")
         response = client.send(request, stream=True)
         lines = response.iter_lines()

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 from support.block_sums import sums_by_block
 
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditUsage
+from anaphora.audit import AuditEnvelope
+from anaphora.audit.envelope import AuditBlock, AuditUsage
 from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals, figures_of
 
 BLOCKS = (

@@ -12,6 +12,7 @@ from anaphora.cache import verdict
 from anaphora.cache.verdict import SentCall
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.wire.cutting import cut
 
 LONG = "A beginning that stays the same. " * 400
 KEYS = {"authorization": "Bearer k", "anthropic-version": "2023-06-01"}
@@ -43,7 +44,7 @@ def send(engine: Engine, name: str, body: Any, at: float) -> tuple[Any, SentCall
     assert answer.status == 200, answer.body
     codec = wire.get(name)
     reply = codec.read_reply(answer.body)
-    return reply, SentCall(rendered=codec.split(data), at=at, usage=reply.usage)
+    return reply, SentCall(rendered=cut(codec, data), at=at, usage=reply.usage)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.prompt import Params
 from anaphora.tokens import Counts, for_model
+from anaphora.wire.cutting import cut
 
 MODELS = {
     "anthropic": "claude-opus-4-8",
@@ -75,7 +76,7 @@ def check(
     params: Params | None = None
     try:
         params = wire.get(name).parse(data, path).params
-        rendered = wire.get(name).split(data, (), path)
+        rendered = cut(wire.get(name), data, path)
         if tokens is None:
             tokens, _ = Counts(for_model(rendered, profile)).bounds(profile.token_error.value)
     except AnaphoraError:

@@ -20,6 +20,7 @@ from anaphora.emulator.hosts import HOSTS
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.tokens import Counts, for_model
+from anaphora.wire.cutting import cut
 
 PROVIDERS = {
     "api.anthropic.com": "anthropic",
@@ -60,7 +61,7 @@ def checked(record: Json) -> Upstream | None:
     own = [provider for pattern, provider in PROVIDERS.items() if fnmatchcase(host, pattern)]
     provider = own[0] if own else "vllm" if host != "localhost" else wire.PROVIDERS[name]
     body = record["request"].encode()
-    call, rendered = wire.get(name).parse(body, path), wire.get(name).split(body, (), path)
+    call, rendered = wire.get(name).parse(body, path), cut(wire.get(name), body, path)
     request = EmulatorRequest(method="POST", path=path, headers=HEADERS, body=body)
     profile = catalog.profile(provider, call.model)
     facts = ModelFacts(provider, name, profile, catalog.rules(provider, call.model, name))

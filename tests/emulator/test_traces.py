@@ -24,6 +24,7 @@ from anaphora.emulator.generator import request_plan
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Usage
+from anaphora.wire.cutting import cut
 
 pytestmark = pytest.mark.skipif(traces.missing() is not None, reason=str(traces.missing()))
 
@@ -92,7 +93,7 @@ def test_bill_equals_the_simulator(lenient: Emulator, name: str) -> None:
                 billed = played.codec.read_reply(answer.content).usage
                 at = _at(emu)
                 seen = request_plan(
-                    played.codec.split(request.body.join(), path=request.path), played.rules
+                    cut(played.codec, request.body.join(), request.path), played.rules
                 )
                 expected = played.expected(sent.rendered, seen, at)
                 assert billed.input == expected.input

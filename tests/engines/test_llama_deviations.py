@@ -29,15 +29,7 @@ from support.roundtrip.rules import check
 
 from anaphora import cache, errors, wire
 from anaphora.prompt import OutputSchema, ToolChoice
-from anaphora.values import (
-    Conversation,
-    Event,
-    Message,
-    Reply,
-    ReplyEnd,
-    ReplyStart,
-    ToolCall,
-)
+from anaphora.values import Conversation, Event, Message, Reply, ReplyEnd, ReplyStart, ToolCall
 from anaphora.wire.sse import EventDecoder
 
 FORCED = ToolChoice("required")

@@ -26,14 +26,7 @@ import httpx2
 import openai
 import pytest
 from support.bedrock_server import frame
-from support.observed import (
-    GUIDE,
-    KEY,
-    anthropic_client,
-    claude,
-    gpt,
-    openai_client,
-)
+from support.observed import GUIDE, KEY, anthropic_client, claude, gpt, openai_client
 from support.socket_upstream import UpstreamConnection, socket_upstream
 from support.waiting import PATIENCE
 
@@ -738,9 +731,7 @@ def test_an_address_without_a_known_provider_is_reported_once(
         client = anaphora.observe(plain, on_verdict=seen.append)
         for text in ("one", "two"):
             client.messages.create(
-                model="claude-opus-5-5",
-                max_tokens=10,
-                messages=[{"role": "user", "content": text}],
+                model="claude-opus-5-5", max_tokens=10, messages=[{"role": "user", "content": text}]
             )
     (warning,) = [each.getMessage() for each in caplog.records if each.name == "anaphora.observe"]
     assert warning.startswith(f"calls to {emu.url} are not judged")

@@ -16,16 +16,7 @@ import anthropic
 import httpx
 import httpx2
 import pytest
-from support.observed import (
-    ASYNC,
-    GUIDE,
-    KEY,
-    SYNC,
-    addresses,
-    anthropic_client,
-    claude,
-    close,
-)
+from support.observed import ASYNC, GUIDE, KEY, SYNC, addresses, anthropic_client, claude, close
 from support.waiting import PATIENCE
 
 import anaphora

@@ -20,6 +20,7 @@ from support.tables import check_rows, each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
+from anaphora.catalog import Profile
 from anaphora.prompt import (
     Call,
     OutputSchema,
@@ -254,8 +255,8 @@ def test_loss_of_a_supported_feature_is_detected(monkeypatch: pytest.MonkeyPatch
     assert all(supports(stop, wire_name, "seed") for stop, wire_name in stops)
     fields = params._fields
 
-    def fields_without_seed(call: Call) -> dict[str, bytes]:
-        return fields(replace(call, params=replace(call.params, seed=None)))
+    def fields_without_seed(call: Call, profile: Profile) -> dict[str, bytes]:
+        return fields(replace(call, params=replace(call.params, seed=None)), profile)
 
     types.MEMO.clear()
     monkeypatch.setattr(params, "_fields", fields_without_seed)

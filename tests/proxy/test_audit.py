@@ -90,7 +90,7 @@ def test_each_relayed_call_has_a_row(emu: Emulator, tmp_path: Path) -> None:
     assert one.usage.written_total > 1000
     assert (two.verdict, two.lost) == ("hit", 0)
     assert two.usage.read == one.usage.written_total
-    assert (three.broke, three.cause) == (True, "changed")
+    assert (three.broke, three.cause) == (True, "system_changed")
     assert three.lost_nano_usd is not None
     assert three.lost > 1000
     assert one.cost_nano_usd is not None

@@ -109,6 +109,7 @@ def test_overview_has_the_sums_of_the_command(watched: Watched) -> None:
     assert f"Since the start: {watched.judge.summary().headline}." in page
     assert "7 calls, 2 other requests such as token counts (not listed), " in page
     assert ", 1 break." in page
+    assert watched.judge.summary().advice[0] in page
     assert "past the proxy" in page
     assert "claude-opus-5-5" in page
 
@@ -206,7 +207,7 @@ def test_report_is_one_file_with_the_same_facts(watched: Watched) -> None:
     assert "<img" not in report
     text = text_of(report)
     assert "7 calls, 2 other requests such as token counts (not listed), " in text
-    shown = watched.judge.summary().would_save
+    shown = watched.judge.summary().advice
     assert shown
     assert all(sentence in text for sentence in shown)
     assert "Field system[0].text" in text

@@ -127,10 +127,7 @@ def test_a_break_may_be_allowed_with_a_reason(project: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            "min_read_share=0.999",
-            "*Read from the cache: *%. The contract requires 99.9% or more.*",
-        ),
+        ("min_read_share=0.999", "*Read from the cache: *%. The contract requires 99.9% or more.*"),
         ("max_cost_usd=0.000001", "*Cost: $*. The contract allows $0.000001.*"),
     ],
 )

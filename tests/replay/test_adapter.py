@@ -23,8 +23,9 @@ from anaphora.client.adapter import (
 )
 from anaphora.client.client import AsyncClient
 from anaphora.errors import FixtureIntegrityFailed, NoFixture, Timeout
-from anaphora.replay import FixtureStore, RecordingAdapter, Redaction, ReplayAdapter
+from anaphora.replay import FixtureStore, RecordingAdapter, ReplayAdapter
 from anaphora.replay.adapter import _key
+from anaphora.replay.redact import Redaction
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

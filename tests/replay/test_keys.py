@@ -19,6 +19,7 @@ from anaphora import catalog, wire
 from anaphora.rendered import Mark, Plan
 from anaphora.replay.keys import IDENTIFIERS, ReplayRequest, key_of
 from anaphora.replay.rules import MatchRules
+from anaphora.wire.cutting import cut
 
 NO_RULES = MatchRules(shipped=False)
 Place = tuple[str | int, ...]
@@ -148,7 +149,7 @@ def test_key_ignores_order_and_white_space(record: dict[str, Any], data: st.Data
 def test_key_ignores_markers(record: dict[str, Any], data: st.DataObject) -> None:
     """Wherever the wire may put them."""
     path, codec = record["path"], wire.get(record["wire"])
-    rendered = codec.split(record["request"].encode(), path=path)
+    rendered = cut(codec, record["request"].encode(), path)
     splices = [chunk.index for chunk in rendered if chunk.splice is not None]
     if not rendered.markers or not splices:
         return

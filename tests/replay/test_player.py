@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, Io, NoFixture
-from anaphora.replay import Fixture, FixtureStore, Player
+from anaphora.replay import FixtureStore, Player
+from anaphora.replay.fixture import Fixture
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Mode, Recording
 

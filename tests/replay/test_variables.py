@@ -14,17 +14,12 @@ from blake3 import blake3
 from support.tables import each_row
 
 from anaphora.errors import NoFixture
-from anaphora.replay import Fixture, FixtureStore, Player
-from anaphora.replay.fixture import FixturePiece
+from anaphora.replay import FixtureStore, Player
+from anaphora.replay.fixture import Fixture, FixturePiece
 from anaphora.replay.integrity import check_folder
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Recording
-from anaphora.replay.variables import (
-    BoundVariable,
-    date_variables,
-    present_variables,
-    with_values,
-)
+from anaphora.replay.variables import BoundVariable, date_variables, present_variables, with_values
 
 THERE = {"cwd": "/home/ada/some work", "home": "/home/ada", "tmp": "/tmp", "date": "2026-11-16"}
 HERE = {"cwd": "/Users/bob/x", "home": "/Users/bob", "tmp": "/var/folders/T", "date": "2027-01-03"}

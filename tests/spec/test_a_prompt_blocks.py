@@ -22,11 +22,7 @@ MODEL = "claude-sonnet-4-5"
 PROFILE = catalog.profile("anthropic", MODEL)
 RULES = without_minimum("anthropic", MODEL)
 
-POLICIES = {
-    "-": CachePolicy.NONE,
-    "5m": CachePolicy.EPHEMERAL_5M,
-    "1h": CachePolicy.EPHEMERAL_1H,
-}
+POLICIES = {"-": CachePolicy.NONE, "5m": CachePolicy.EPHEMERAL_5M, "1h": CachePolicy.EPHEMERAL_1H}
 
 
 def send(call: Call) -> tuple[dict[str, Any], Plan]:

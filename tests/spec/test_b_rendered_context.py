@@ -21,9 +21,9 @@ from anaphora.prompt import (
     PromptIR,
     RenderedContext,
     Segment,
-    atomic_units,
     compact,
 )
+from anaphora.prompt.context import atomic_units
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Conversation, Message, SegmentRole, Text, Thinking, ToolCall, to_json
 from anaphora.wire import anthropic

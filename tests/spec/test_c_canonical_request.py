@@ -189,15 +189,13 @@ def test_c5_continuation_delta_is_ordered_on_its_own() -> None:
 
 def test_c5_the_two_views_share_no_order() -> None:
     """C5: written independently. Neither calls the other, and no table of roles serves both."""
-    prompt = Path(anaphora.wire.__path__[0]).parent / "prompt"
-    sources = [(prompt / name).read_text() for name in ("views.py", "ir.py")]
+    source = (Path(anaphora.wire.__path__[0]).parent / "prompt" / "ir.py").read_text()
     functions = {
         node.name: {
             inner.attr if isinstance(inner, ast.Attribute) else inner.id
             for inner in ast.walk(node)
             if isinstance(inner, ast.Attribute | ast.Name)
         }
-        for source in sources
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.FunctionDef)
     }
@@ -502,11 +500,7 @@ PARAMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("metadata", {"metadata": {"user_id": "7"}}, {"metadata": {"user_id": "7"}}),
     ("user", {"user": "8"}, {"metadata": {"user_id": "8"}}),
-    (
-        "service_tier",
-        {"service_tier": "standard_only"},
-        {"service_tier": "standard_only"},
-    ),
+    ("service_tier", {"service_tier": "standard_only"}, {"service_tier": "standard_only"}),
     ("stream", {"stream": True}, {"stream": True}),
 ]
 

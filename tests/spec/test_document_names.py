@@ -15,7 +15,8 @@ from support.tables import each_row
 from anaphora import RenderedContext, errors
 from anaphora.client import adapter
 from anaphora.daemon import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
-from anaphora.prompt import ContextFingerprint, PrefixFingerprint
+from anaphora.prompt import PrefixFingerprint
+from anaphora.prompt.context import ContextFingerprint
 
 NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     # 000: prompt blocks

@@ -44,7 +44,7 @@ def test_e7_e9_a_row_has_every_field(emu: Emulator, tmp_path: Path) -> None:
     assert {*E7.split(), *E9.split()} - set(row) <= left_out
     content = decode(lines[-2]).content
     assert (content.adapter, content.outcome) == ("client", "ok")  # type: ignore[union-attr]
-    assert (row["cause"], row["lost"] > 1000) == ("changed", True)
+    assert (row["cause"], row["lost"] > 1000) == ("system_changed", True)
     block = next(block for block in row["blocks"] if block.get("marker"))
     assert set(E9_BLOCK.split()) <= set(block)
 

@@ -25,6 +25,7 @@ from support import clouds, exchanges
 from support.daemon import TestedDaemon, create_home, started_daemon
 from support.failing_provider import FailingProvider
 from support.odd_exchanges import odd_rows
+from support.request_facts import facts_in
 from support.socket_upstream import socket_upstream
 
 from anaphora import catalog, wire
@@ -36,8 +37,6 @@ from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan
-from anaphora.wire.facts.reading import read_facts
-from anaphora.wire.reading import decode_members
 
 pytestmark = exchanges.needs_exchanges
 
@@ -276,7 +275,7 @@ async def own_everything(home: Path) -> None:
     store = SqliteStore.open(home / "store.sqlite")
     try:
         for one in recorded():
-            facts = read_facts(one.wire, decode_members(one.body), one.path)
+            facts = facts_in(one.wire, one.body, one.path)
             row = HandleRow(
                 kind="file", id="", app="demo", provider=provider_of(one), created=time.time()
             )
@@ -287,7 +286,7 @@ async def own_everything(home: Path) -> None:
 
 
 def names_what_is_not_lent(one: Recorded) -> bool:
-    facts = read_facts(one.wire, decode_members(one.body), one.path)
+    facts = facts_in(one.wire, one.body, one.path)
     kinds = {kind for _, kind, _ in facts.handles}
     return facts.background or not kinds.isdisjoint(("container", "conversation", "cached_content"))
 

@@ -19,8 +19,8 @@ from typing import IO
 
 from support.waiting import PATIENCE
 
-from anaphora.audit import AuditEnvelope, AuditLog, StoredRow, rows, verify
-from anaphora.audit.envelope import RecoveryRow, StartRow
+from anaphora.audit import AuditEnvelope, AuditLog, rows, verify
+from anaphora.audit.envelope import RecoveryRow, StartRow, StoredRow
 from anaphora.errors import ChainBroken, Io
 
 CANARY = "CANARY-prompt-text"

@@ -80,11 +80,11 @@ APPS: Mapping[str, tuple[Service, ...]] = {
 
 #: Cause, kind of change, the block that changed, and the share of the prefix that stays readable.
 BREAKS = (
-    ("changed", "date", "system[1]", 0.15),
-    ("changed", "tool_added", "tools", 0.0),
-    ("changed", "key_order", "search_orders", 0.05),
+    ("system_changed", "date", "system[1]", 0.15),
+    ("tools_changed", "tool_added", "tools", 0.0),
+    ("tools_changed", "key_order", "search_orders", 0.05),
     ("parameter_changed", None, None, 0.0),
-    ("changed", "message_dropped", "conversation", 0.6),
+    ("history_edited", "message_dropped", "conversation", 0.6),
 )
 
 

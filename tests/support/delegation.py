@@ -21,6 +21,7 @@ from anaphora.client.config.resolve import resolve
 from anaphora.daemon.access.grants import NANO, AppGrant, LlmGrant
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamPiece
 from anaphora.daemon.calls.delegation import CallService
+from anaphora.daemon.calls.translation import parse_request
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Spent
 from anaphora.daemon.store.sqlite import SqliteStore
@@ -110,7 +111,9 @@ class Delegating:
             "stream": stream,
             "request": request,
         }
-        return AppCall(**{**call, **fields})
+        made = AppCall(**{**call, **fields})
+        parse_request(made)
+        return made
 
     def call(self, call: Call, provider: str, *, app: App | None = None, **fields: Any) -> AppCall:
         """A call of JSON-RPC."""
@@ -178,11 +181,7 @@ async def delegating(
     transport = transport or RecordingTransport()
     with AuditLog(folder / "audit") as audit:
         service = CallService(
-            config,
-            resolve(config, environ={"KEY": KEY}),
-            Ledger(store),
-            audit,
-            transport=transport,
+            config, resolve(config, environ={"KEY": KEY}), Ledger(store), audit, transport=transport
         )
         app = app or app_of(providers=(*names, *(routes or {})))
         service.use_grants([app.grant])

@@ -12,10 +12,10 @@ from .planted_scripts import planted_run
 #: Scripts with a loss, and the cause of it.
 SCRIPTS = {
     "a growing conversation": None,
-    "an expired entry": "idle",
+    "an expired entry": "expired",
     "a changed tool": "tools_changed",
     "a changed byte in the system prompt": "system_changed",
-    "another model": "model_switched",
+    "another model": "model_changed",
     "an edited message": "history_edited",
     "a loss at the provider": "provider_side",
 }

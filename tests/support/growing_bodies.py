@@ -18,6 +18,7 @@ PATHS = {
     "openai_chat": "/v1/chat/completions",
     "openai_responses": "/v1/responses",
     "gemini": "/v1beta/models/g:generateContent",
+    "bedrock": "/model/m/converse",
 }
 #: The list of messages, and the field of a message that holds its content.
 FIELDS = {"openai_responses": ("input", "content"), "gemini": ("contents", "parts")}
@@ -30,6 +31,8 @@ def message(name: str, role: str, text: str) -> bytes:
     if name == "gemini":
         role = role.replace("assistant", "model")
         return b'{"role": "%s","parts":[{"text" :%s}]}' % (role.encode(), quoted)
+    if name == "bedrock":
+        return b'{"role": "%s","content":[{"text" :%s}]}' % (role.encode(), quoted)
     if text == "drei é " * 20 and name in ("anthropic", "openai_chat") and role == "user":
         source = b'{"type":"file","file_id":"file_1"}'
         kind = b'"type":"document","source":' if name == "anthropic" else b'"type":"file","file":'

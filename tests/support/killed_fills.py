@@ -16,7 +16,8 @@ from pathlib import Path
 
 from support.audit_logs import envelope
 
-from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage
+from anaphora.audit import AuditEnvelope, AuditLog
+from anaphora.audit.envelope import AuditBlock, AuditUsage
 from anaphora.dashboard.past_calls.source import LogCalls
 
 KILLS = (0, None, 3, None, 1, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -13,11 +14,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, ClassVar, TypeAlias
 
 import msgspec
+from hypothesis.stateful import RuleBasedStateMachine
 from support.audit_logs import with_tests
-from support.servers import run_in_thread
+from support.servers import PostgresServer, run_in_thread
 from support.temporary import memory_place
 
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
@@ -70,6 +72,31 @@ class PostgresPlace(msgspec.Struct, frozen=True):
 
 StorePlace: TypeAlias = Path | PostgresPlace
 """The file of a store in SQLite, or a database in PostgreSQL."""
+
+
+class OnPostgres(RuleBasedStateMachine):
+    """For a state machine of ledgers: its store is in PostgreSQL."""
+
+    server: ClassVar[PostgresServer]
+    root: Path
+    place: StorePlace
+    store: Any
+    loop: asyncio.AbstractEventLoop
+
+    def new_place(self) -> StorePlace:
+        return PostgresPlace(self.server.create_database(with_tables), self.root)
+
+    def kill(self) -> None:
+        async def end() -> None:
+            abandon(self.store)
+            await asyncio.sleep(0)
+
+        self.loop.run_until_complete(end())
+
+    def teardown(self) -> None:
+        super().teardown()
+        assert isinstance(self.place, PostgresPlace)
+        self.server.drop_database(self.place.url)
 
 
 def with_tables(url: str) -> None:

@@ -131,9 +131,7 @@ RICH: dict[str, Json] = {
             {"role": "user", "content": [{"text": "Hi"}]},
             {
                 "role": "assistant",
-                "content": [
-                    {"toolUse": {"toolUseId": "t1", "name": GRANTED, "input": {"q": "a"}}},
-                ],
+                "content": [{"toolUse": {"toolUseId": "t1", "name": GRANTED, "input": {"q": "a"}}}],
             },
             {
                 "role": "user",

@@ -182,10 +182,7 @@ ASYNC: dict[str, tuple[Callable[[str], Any], SdkCall]] = {
     "anthropic stream helper": (_async_anthropic, _anthropic_helper),
     "openai chat": (_async_openai, lambda client: client.chat.completions.create(**gpt())),
     "openai chat stream": (_async_openai, _openai_stream),
-    "openai on aiohttp": (
-        _aiohttp_openai,
-        lambda client: client.chat.completions.create(**gpt()),
-    ),
+    "openai on aiohttp": (_aiohttp_openai, lambda client: client.chat.completions.create(**gpt())),
     "openai on aiohttp, stream": (_aiohttp_openai, _openai_stream),
     "google": (
         google_client,

@@ -14,6 +14,7 @@ from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
+from anaphora.wire.cutting import cut
 
 Json = dict[str, Any]
 
@@ -204,7 +205,7 @@ def body(place: Place, prompt: Json, model: str | None = None, **dumping: Any) -
 
 def split(place: Place, data: bytes, model: str | None = None) -> Rendered:
     path = f"/v1beta/models/{model or place.model}:generateContent"
-    return wire.get(place.wire).split(data, path=path if place.wire == "gemini" else "")
+    return cut(wire.get(place.wire), data, path if place.wire == "gemini" else "")
 
 
 def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) -> Verdict:

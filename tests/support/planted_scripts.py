@@ -263,7 +263,7 @@ def changed_and_back(talk: Conversation) -> None:
     talk.turn()
     before = talk.prompt["system"][0]
     edit_system(talk.prompt)
-    talk.turn("changed")
+    talk.turn("system_changed")
     talk.prompt["system"][0] = before
     talk.turn()
     talk.losses[-1] = False  # all that was cached of this prompt is read
@@ -274,7 +274,7 @@ def expired_and_changed(talk: Conversation) -> None:
     talk.send()
     talk.turn()
     edit_system(talk.prompt)
-    talk.turn("changed", "expired", wait=talk.lifetime + 60)
+    talk.turn("system_changed", "expired", wait=talk.lifetime + 60)
     talk.turn()
 
 
@@ -317,10 +317,10 @@ SCRIPTS: dict[str, Callable[[Conversation], None]] = {
     "an expired entry": expired,
     "an entry that expired in part": expired_in_part,
     "a session resumed after a day": resumed,
-    "a changed byte in the system prompt": changed(edit_system, "changed"),
-    "a changed tool": changed(edit_tool, "changed"),
-    "tools in another order": changed(move_tool, "changed"),
-    "a tool more": changed(add_tool, "changed"),
+    "a changed byte in the system prompt": changed(edit_system, "system_changed"),
+    "a changed tool": changed(edit_tool, "tools_changed"),
+    "tools in another order": changed(move_tool, "tools_changed"),
+    "a tool more": changed(add_tool, "tools_changed"),
     "another model": other_model,
     "another parameter": other_effort,
     "beyond the look-back": beyond_the_look_back,

@@ -30,6 +30,10 @@ class Call(NamedTuple):
     compacted: bool = False
     """After a compaction."""
     diagnosis: str | None = None
+    prompt: Json | None = None
+    """More fields of the user's line."""
+    reported: str | None = None
+    """A cause that Claude Code sends to its status line."""
 
     @property
     def total(self) -> int:
@@ -64,7 +68,8 @@ def claude_code(calls: Iterable[Call], session: str, agent: str | None = None) -
             if call.loop:
                 result = {"type": "tool_result", "tool_use_id": f"t{number - 1}"}
                 content = [{**result, "content": content}]
-            add("user", call.at, message={"role": "user", "content": content})
+            more = {} if call.loop else call.prompt or {}
+            add("user", call.at, **{"message": {"role": "user", "content": content}, **more})
         diagnosis = call.diagnosis and {"cache_miss_reason": {"type": call.diagnosis}}
         message = {
             "id": f"msg_{session}_{number}",
@@ -82,6 +87,9 @@ def claude_code(calls: Iterable[Call], session: str, agent: str | None = None) -
         named = {"attributionAgent": agent} if agent else {}
         effort = {"effort": call.effort} if call.effort else {}
         add("assistant", call.at + 2, message=message, **effort, **named)
+        if call.reported:
+            miss = {"last_miss_at": BEGAN + call.at, "last_miss_cause": {"causes": [call.reported]}}
+            lines.append({"session_id": session, "uuid": "", "prompt_cache": miss})
     return lines
 
 

@@ -15,11 +15,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from anaphora import wire as wires
 from anaphora.daemon.endpoints.body import read_whole
-from anaphora.daemon.facts.handles import Reference
 from anaphora.emulator import strict
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Billing
@@ -45,12 +42,14 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.bedrock.fields import TABLE as BEDROCK
-from anaphora.wire.facts.reading import RequestFacts, read_facts
-from anaphora.wire.facts.stored import stored_id
+from anaphora.wire.cutting import cut
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.openai_responses.fields import APP_ITEMS
 from anaphora.wire.openai_responses.items import CLOSED
+from anaphora.wire.permissions.facts import CallFacts
+from anaphora.wire.permissions.stored import stored_id
 
+from .request_facts import facts_in
 from .rich_bodies import PATHS, RICH, Json, changed_bodies
 
 T = TypeVar("T")
@@ -68,8 +67,7 @@ class Readings(NamedTuple):
 
     call: Call | None
     rendered: Rendered | None
-    facts: RequestFacts | None
-    references: tuple[Reference, ...] | None
+    facts: CallFacts | None
     checked: CheckedRequest | None
 
 
@@ -106,18 +104,13 @@ _BILLING = Billing()
 def read(wire: str, body: Json) -> Readings:
     data, path, codec = _bytes(body), PATHS[wire], wires.get(wire)
     members = _accepted(lambda: read_whole(wire, data))
-    facts = references = None
+    facts = None
     if members is not None:
-        facts = _accepted(lambda: read_facts(wire, members.members, path))
-        # Messages one by one, as in a conversation that goes on.
-        again = _accepted(lambda: read_facts(wire, members.members, path, (), members.elements))
-        assert again == facts, body
-        references = _accepted(lambda: tuple(members.references()))
+        facts = _accepted(lambda: facts_in(wire, data, path))
     return Readings(
         call=_accepted(lambda: codec.parse(data, path)),
-        rendered=_accepted(lambda: codec.split(data, (), path)),
+        rendered=_accepted(lambda: cut(codec, data, path)),
         facts=facts,
-        references=references,
         checked=_accepted(lambda: _checked(wire, body, data)),
     )
 
@@ -213,13 +206,13 @@ def _spliced(wire: str, rendered: Rendered, data: bytes) -> Iterator[str]:
     path = PATHS[wire]
     try:
         bare = wires.splice(data, Plan(), wire=wire, path=path, rendered=rendered, replace=True)
-        again = wires.get(wire).split(bare.body, (), path)
+        again = cut(wires.get(wire), bare.body, path)
         if again.marks:
             yield f"markers: splice leaves {again.marks}"
             return
         plan = Plan(marks=rendered.marks)
         marked = wires.splice(bare.body, plan, wire=wire, path=path, rendered=again, replace=True)
-        if wires.get(wire).split(marked.body, (), path).marks != rendered.marks:
+        if cut(wires.get(wire), marked.body, path).marks != rendered.marks:
             yield "markers: splice puts them elsewhere"
     except AnaphoraError:
         return  # the caller's marker is where none is accepted
@@ -303,19 +296,15 @@ def _item_role(chunk: bytes) -> str:
 
 
 def _ids(wire: str, seen: Readings, _: Json) -> Iterator[str]:
-    facts = references = None
+    facts = None
     if seen.facts is not None:
         named = [(kind, stored_id(kind, id)) for _, kind, id in seen.facts.handles]
         facts = {(kind, id) for kind, id in named if id}
-    if seen.references is not None:
-        references = {(each.kind, each.id) for each in seen.references}
-    if facts is not None and references is not None and facts != references:
-        yield f"ids: facts {sorted(facts)}, references {sorted(references)}"
-    if seen.call is not None and references is not None:
+    if seen.call is not None and facts is not None:
         files = [part.source.id for part in _media(seen.call) if isinstance(part.source, FileId)]
         own = {stored_id("file", id) for id in files if id} - {None}
-        if not own <= {id for _, id in references}:
-            yield f"ids: parse {sorted(map(str, own))}, references {sorted(references)}"
+        if not own <= {id for _, id in facts}:
+            yield f"ids: parse {sorted(map(str, own))}, facts {sorted(facts)}"
     if seen.call is not None and seen.checked is not None:
         parsed = list(_call_ids(seen.call))
         found = list(_raw_call_ids(wire, seen.checked))
@@ -399,20 +388,11 @@ def _inline(wire: str, seen: Readings, body: Json) -> Iterator[str]:
     is_less = any(counts[kind] < number for kind, number in parsed.items())
     if is_less or (not opaque and not kept and counts != parsed):
         yield f"inline: parse {parsed}, facts {counts}"
-    sizes = sorted(
-        len(base64.b64encode(part.source.data))
-        for part in media
-        if isinstance(part.source, Bytes) and len(part.source.data) > 60
+    most = sum(
+        len(base64.b64encode(part.source.data)) for part in media if isinstance(part.source, Bytes)
     )
-    data = _bytes(body)
-    members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    spans = [
-        bytes(members[span.field])[span.start : span.end].rpartition(b",")[2]
-        for span in seen.facts.media.spans
-    ]
-    found = sorted(len(span) for span in spans)
-    if not opaque and found != sizes:
-        yield f"inline: parse {sizes}, facts {found}"
+    if not opaque and seen.facts.media.inline > most:
+        yield f"inline: parse {most}, facts {seen.facts.media.inline}"
 
 
 def _texts(

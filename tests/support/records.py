@@ -32,7 +32,7 @@ ANSWERED = Attempt(
 )
 VERDICT = Verdict(
     result="partial",
-    causes=(Cause(kind="changed", text="the text was edited"),),
+    causes=(Cause(kind="system_changed", text="the text was edited"),),
     change=Change(
         kind="text_edited",
         offset=400,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anaphora import wire
-from anaphora.daemon.facts.handles import NOT_LENT
+from anaphora.daemon.access.handles import NOT_LENT
 from anaphora.wire.tables import BlockType, Effect, RequestTable, request_table
 
 INTRO = """\

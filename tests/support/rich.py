@@ -159,10 +159,7 @@ RESPONSES: Json = {
         {"type": "web_search", "user_location": {"type": "approximate", "city": "Bern"}},
     ],
     "tool_choice": {"type": "function", "name": "look"},
-    "text": {
-        "format": {"type": "json_schema", "name": "a", "schema": SCHEMA},
-        "verbosity": "low",
-    },
+    "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto"},
     "prompt_cache_options": {"mode": "explicit"},
     "metadata": {"team": "t"},
@@ -205,12 +202,7 @@ RESPONSES: Json = {
                 {"type": "refusal", "refusal": "No more."},
             ],
         },
-        {
-            "type": "function_call",
-            "call_id": "c1",
-            "name": "look",
-            "arguments": '{"where":"here"}',
-        },
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"where":"here"}'},
         {
             "type": "function_call_output",
             "call_id": "c1",
@@ -263,13 +255,7 @@ GEMINI: Json = {
         {
             "role": "user",
             "parts": [
-                {
-                    "functionResponse": {
-                        "id": "c1",
-                        "name": "look",
-                        "response": {"result": {"a": 1}},
-                    }
-                }
+                {"functionResponse": {"id": "c1", "name": "look", "response": {"result": {"a": 1}}}}
             ],
         },
         {"role": "user", "parts": [{"text": "And now?"}]},

@@ -101,12 +101,7 @@ ANTHROPIC_EVENTS: list[Json] = [
     {
         "type": "content_block_start",
         "index": 3,
-        "content_block": {
-            "type": "server_tool_use",
-            "id": "s1",
-            "name": "web_search",
-            "input": {},
-        },
+        "content_block": {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}},
     },
     {
         "type": "content_block_delta",
@@ -367,9 +362,7 @@ GEMINI_EVENTS: list[Json] = [
     _said({"functionCall": {"id": "c1", "name": "look", "args": {"where": {"a": 1}}}}),
     _said({"executableCode": {"language": "PYTHON", "code": "1"}}),
     _said(
-        {"text": ""},
-        finishReason="STOP",
-        safetyRatings=[{"category": "HARM_CATEGORY_HARASSMENT"}],
+        {"text": ""}, finishReason="STOP", safetyRatings=[{"category": "HARM_CATEGORY_HARASSMENT"}]
     ),
 ]
 

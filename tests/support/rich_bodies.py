@@ -85,10 +85,7 @@ RICH: dict[str, Json] = {
                             },
                         ],
                     },
-                    {
-                        "type": "document",
-                        "source": {"type": "file", "file_id": "file_1"},
-                    },
+                    {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
                     {"type": "text", "text": "And now?", "cache_control": _MARK},
                 ],
             },

@@ -101,7 +101,7 @@ def in_conversations(program: ProgramName, lines: Iterable[bytes]) -> Seen:
 def billed(entries: Iterable[CallBill | Problem]) -> Seen:
     seen: Seen = {}
     for one in entries:
-        if isinstance(one, CallBill):
+        if isinstance(one, CallBill) and (one.input or not one.partial):
             _keep(
                 seen,
                 one.key,

@@ -67,7 +67,7 @@ STEPS: list[tuple[Step, float, str | None]] = [
     (go_on, 0.0, None),
     (compact, 0.0, "compaction"),
     (go_on, 0.0, None),
-    (instruct, 0.0, "changed"),
+    (instruct, 0.0, "system_changed"),
     (go_on, 0.0, None),
     (summarise, 0.0, "compaction"),
     (go_on, 0.0, None),

@@ -31,6 +31,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire import anthropic, gemini, openai_chat, openai_responses
+from anaphora.wire.cutting import cut
 
 CLAUDE = catalog.profile("anthropic", "claude-sonnet-4-5")
 GPT = catalog.profile("openai", "gpt-4o")
@@ -132,7 +133,7 @@ def test_split_request_counts_like_the_rendered_one(place: str) -> None:
     conversation = Conversation([Message.user("Look:", PICTURE)])
     rendered = render(place, conversation, tools=(WEATHER,), output=schema)
     request = wire.assemble(rendered, Plan())
-    split = for_model(wire.split(request.body.join(), path=request.path), profile)
+    split = for_model(cut(wire, request.body.join(), request.path), profile)
     assert Counts(split).total == Counts(rendered).total
 
 
@@ -313,4 +314,4 @@ def test_schema_of_a_gemini_function_is_counted_as_text(name: str) -> None:
         "tools": [{"functionDeclarations": [function]}],
     }
     path = "/v1/models/gemini-2.5-pro:generateContent"
-    assert Counts(gemini.split(json.dumps(body).encode(), (), path)).total < 100
+    assert Counts(cut(gemini, json.dumps(body).encode(), path)).total < 100

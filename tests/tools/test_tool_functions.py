@@ -268,13 +268,7 @@ def test_defaults() -> None:
 
     made = properties(configure)
     stated = {name: item["default"] for name, item in made.items() if "default" in item}
-    assert stated == {
-        "a": "blue",
-        "b": ["x", "y", "z"],
-        "c": {"x": 1, "y": 2},
-        "f": None,
-        "g": [3],
-    }
+    assert stated == {"a": "blue", "b": ["x", "y", "z"], "c": {"x": 1, "y": 2}, "f": None, "g": [3]}
     assert made["f"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
     assert schema(configure)["required"] == []
 

@@ -31,6 +31,7 @@ from anaphora.traffic import placing
 from anaphora.traffic.calls import ProxyRoute, UpstreamRequest
 from anaphora.traffic.placing import Placer
 from anaphora.traffic.planning import ConversationPlans, PlannedCall, read_request
+from anaphora.wire.cutting import cut
 
 KEY = "sk-canary-7Yt2mWq9"
 Json = dict[str, Any]
@@ -77,7 +78,7 @@ def codec_name(place: Place) -> str:
 
 
 def split(place: Place, data: bytes) -> Rendered:
-    return wire.get(codec_name(place)).split(data, (), path_of(place))
+    return cut(wire.get(codec_name(place)), data, path_of(place))
 
 
 def marked(placer: Placer, place: Place, data: bytes, **headers: str) -> Rendered:

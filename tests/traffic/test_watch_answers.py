@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -348,25 +349,39 @@ def test_side_call_with_tools_is_found_out_by_a_longer_conversation_with_more() 
     assert calls[0].side_call
 
 
-def test_losses_by_the_order_of_the_prompt_are_summed() -> None:
-    """A clock in front of the prompt breaks it; a tool that is added does as well, and no order
-    of the prompt avoids that."""
-    relay, place = Relay(), PLACES["anthropic"]
-    prompt = spec()
-    for minute in range(3):
-        timed = {**prompt, "system": [f"It is 09:4{minute}.", *prompt["system"]]}
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_is_avoidable_comes_first_and_is_summed(marked: bool) -> None:
+    """A UUID in front of the prompt, with markers or without: nothing else would have saved."""
+    relay, place, prompt = Relay(), PLACES["anthropic"], {**spec(), "marked": marked}
+    for turn in range(4):
+        id = f"{turn:08x}-6d2f-4f0e-9a51-0c3e8b7d1d1c"
+        timed = {**prompt, "system": [f"{id}. {prompt['system'][0]}", *prompt["system"][1:]]}
         relay.send("anthropic", place, body(place, timed))
         prompt = grown(prompt)
     summary = relay.judge.summary()
-    assert (summary.by_order.calls, summary.by_order.tokens) == (2, summary.lost)
-    assert summary.by_order.cost_usd == summary.lost_usd
-    sentence = "cached tokens in 2 calls were after text that changed or moved"
-    assert any(sentence in text for text in summary.would_save)
-    fewer = {**timed, "tools": prompt["tools"][:1]}
-    relay.send("anthropic", place, body(place, fewer))
-    later = relay.judge.summary()
-    assert later.lost > summary.lost
-    assert later.by_order == summary.by_order
+    (one,) = summary.avoidable
+    assert (one.kind, one.conversations, summary.share_read) == ("move_to_end", 1, 0)
+    assert summary.spent_usd is not None
+    assert one.usd is not None
+    assert 0.4 < one.usd / summary.spent_usd < 0.95
+    last = relay.judge.calls[-1].verdict
+    assert last is not None
+    assert last.remedy is not None
+    assert last.remedy.saving is not None
+    assert one.usd == last.remedy.saving.expected
+    more = "" if marked else ", and let Anaphora place the markers"
+    ending = f"%): move the UUID in system[0] into the newest message{more}."
+    assert summary.advice[0].startswith("You could save $")
+    assert summary.advice[0].endswith(ending)
+
+
+def test_one_line_if_there_is_nothing_to_improve() -> None:
+    relay, place, prompt = Relay(), PLACES["anthropic"], spec()
+    for _ in range(3):
+        relay.send("anthropic", place, body(place, prompt))
+        prompt = grown(prompt)
+    (line,) = relay.judge.summary().advice
+    assert re.fullmatch(r"Nothing to improve: \d+% read, \$0\.\d+ saved by the cache", line)
 
 
 @pytest.mark.parametrize("share", ["whole", "beginning"])

@@ -78,7 +78,7 @@ def test_change_is_no_cause_where_nothing_was_cached_for_want_of_markers(emu: Em
     for call in judge.calls[1:]:
         verdict = call.verdict
         assert verdict is not None
-        assert [cause.kind for cause in verdict.causes] == ["no_marker", "changed"]
+        assert [cause.kind for cause in verdict.causes] == ["no_marker", "system_changed"]
         remedy = verdict.remedy
         assert remedy is not None
         assert remedy.saving is not None
@@ -169,7 +169,7 @@ def test_change_is_named_with_its_field_its_tokens_and_its_cost(emu: Emulator, n
     assert (summary.calls, summary.conversations, summary.breaks) == (3, 1, 1)
     assert summary.lost == three.lost
     assert summary.lost_usd == three.lost_usd
-    assert list(summary.losses) == ["changed"]
+    assert list(summary.losses) == ["system_changed"]
     assert summary.worst == (three,)
     assert summary.spent_usd == sum(Decimal(call["cost_usd"]) for call in emu.requests())
 

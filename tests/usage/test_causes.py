@@ -20,11 +20,9 @@ from anaphora.analysis.trace.log_lines import FoundTrace, numbered
 from anaphora.analysis.trace.programs import PROGRAMS, ProgramName
 from anaphora.analysis.trace.verdicts import judge_bills, judge_traces
 from anaphora.cache.verdict import CauseKind, Verdict
+from anaphora.cache.verdict.advice import CAUSES, advice
 from anaphora.catalog.pricing import PriceBook
 from anaphora.cli.common import anaphora
-from anaphora.usage.advice import GENERAL, advice
-from anaphora.usage.causes import CAUSES
-from anaphora.usage.records import LossCause
 
 Found = list[tuple[str, int]]
 
@@ -69,8 +67,8 @@ MARKED = ["claude_code", "copilot", "opencode", "pi"]
     [
         (None, []),
         (Call(180, 31_000, 500), []),
-        (IDLE, [("idle", 31_000)]),
-        (SWITCHED, [("model_switched", 31_000)]),
+        (IDLE, [("expired", 31_000)]),
+        (SWITCHED, [("model_changed", 31_000)]),
         (Call(180, 4_000, 27_500), [("unknown", 27_000)]),
     ],
 )
@@ -90,56 +88,78 @@ def openai(*calls: Call) -> list[Call]:
     return [call._replace(model="gpt-5.5") for call in (*begun, *calls)]
 
 
+LOST = Call(120, 2_432, 0, 23_000)
+AGAIN = Call(120, 24_960, 0, 8_200, loop=True), Call(130, 24_960, 0, 9_000, loop=True)
+
+
 @pytest.mark.parametrize(
-    ("calls", "expected"),
+    ("calls", "expected", "said"),
     [
-        (openai(), []),
-        (openai(Call(120, 24_960, 0, 900, loop=True)), []),
-        (openai(Call(120, 23_936, 0, 9000, loop=True)), [("provider_side", 1_024)]),
-        (
-            openai(
-                Call(120, 24_960, 0, 8_200, loop=True),
-                Call(130, 24_960, 0, 9_000, loop=True),
-            ),
-            [("provider_side", 8_192)],
-        ),
-        (
-            openai(Call(120, 2_432, 0, 23_000, loop=True)),
-            [("unknown", 22_528)],
-        ),
+        ((), [], ""),
+        ((Call(120, 24_960, 0, 900, loop=True),), [], ""),
+        ((Call(120, 23_936, 0, 9000, loop=True),), [("provider_side", 1_024)], "older call's"),
+        (AGAIN, [("provider_side", 8_192)], "older call's"),
+        ((LOST._replace(loop=True),), [("unknown", 22_528)], "not recorded"),
+        ((LOST._replace(at=600),), [("unknown", 22_528)], "not recorded"),
+        ((LOST._replace(at=13_050),), [("expired", 22_528)], "probably expired (pause of 3.6 h)"),
+        ((LOST._replace(effort="xhigh"),), [("parameter_changed", 22_528)], "from high to xhigh"),
     ],
 )
-def test_codex(calls: list[Call], expected: Found, tmp_path: Path) -> None:
-    file = write(tmp_path / "rollout-1.jsonl", codex(calls, "c1"))
+def test_codex(calls: tuple[Call, ...], expected: Found, said: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "rollout-1.jsonl", codex(openai(*calls), "c1"))
     assert causes(file) == expected
+    assert said in "".join(one["sentence"] for one in losses(file)["dearest"])
 
 
-def test_effort_switch_of_codex(tmp_path: Path) -> None:
-    calls = openai(Call(180, 2_432, 0, 23_000, effort="xhigh"))
-    file = write(tmp_path / "rollout-1.jsonl", codex(calls, "c1"))
-    ((cause, _),) = causes(file)
-    assert cause == "model_switched"
-    (loss,) = losses(file)["dearest"]
-    assert "effort changed from high to xhigh" in loss["sentence"]
+COMMAND: dict[str, Any] = {"version": "2.1.39", "permissionMode": "default"}
+TYPED = {**COMMAND, "thinkingMetadata": {"maxThinkingTokens": 31_999}}
+
+
+def text(words: str, **fields: object) -> dict[str, Any]:
+    """A prompt with a text of its own."""
+    return {**TYPED, "message": {"role": "user", "content": words}, **fields}
+
+
+SKILL, EXIT = "Base directory for this skill: /s", "<command-name>/exit</command-name>"
+MISSED = Call(180, 9_000, 22_500, prompt=TYPED)
 
 
 @pytest.mark.parametrize(
-    ("call", "cause"),
+    ("changes", "cause", "said"),
     [
-        (Call(180, 9_000, 22_500, effort="high"), "model_switched"),
-        (Call(180, 9_000, 22_500, diagnosis="tools_changed"), "tools_changed"),
-        (Call(180, 9_000, 22_500, diagnosis="system_changed"), "system_changed"),
-        (Call(180, 9_000, 22_500, diagnosis="messages_changed"), "history_edited"),
-        (Call(180, 9_000, 22_500, diagnosis="model_changed"), "model_switched"),
-        (Call(180, 9_000, 22_500, diagnosis="unavailable"), "unknown"),
-        (Call(180, 30_500, 1_000, loop=True), "provider_side"),
+        ({"effort": "high"}, "parameter_changed", "effort changed from medium to high"),
+        ({"effort": "high", "at": 4000}, "expired", "expired"),
+        ({"diagnosis": "tools_changed"}, "tools_changed", "the provider reports"),
+        ({"diagnosis": "system_changed"}, "system_changed", "the provider reports"),
+        ({"diagnosis": "messages_changed"}, "history_edited", "the provider reports"),
+        ({"diagnosis": "model_changed"}, "model_changed", "the provider reports"),
+        ({"diagnosis": "unavailable"}, "unknown", "not recorded"),
+        ({"read": 30_000, "written": 1_500, "loop": True}, "provider_side", "older call's"),
+        ({"read": 30_500, "written": 1_000, "loop": True}, None, ""),
+        ({"prompt": COMMAND}, "thinking_changed", "setting changed from 31,999 to none"),
+        ({"prompt": {"version": "2.1.50"}}, "unknown", "not recorded"),
+        ({"prompt": text(SKILL, isMeta=True)}, "skill_loaded", "a skill was loaded"),
+        ({"prompt": text(SKILL, isMeta=True, thinkingMetadata=None)}, "skill_loaded", ""),
+        ({"prompt": text(SKILL)}, "unknown", "not recorded"),
+        ({"prompt": {**TYPED, "permissionMode": "plan"}}, "mode_changed", "from default to plan"),
+        ({"prompt": text(SKILL, isMeta=True), "diagnosis": "tools_changed"}, "tools_changed", ""),
+        ({"prompt": text(EXIT)}, "resumed", "resumed 60 s after its last call"),
+        ({"prompt": text(EXIT), "diagnosis": "system_changed"}, "resumed", "which agrees"),
+        ({"prompt": text(EXIT), "at": 4000}, "expired", "1 more reason"),
+        ({"reported": "tools_changed"}, "tools_changed", "Claude Code reports that the tools"),
+        ({"reported": "ttl_expired_5m", "at": 4000}, "expired", "ttl_expired_5m, which agrees"),
+        ({"reported": "tools_changed", "effort": "high"}, "parameter_changed", "which disagrees"),
+        ({"reported": "overage_changed"}, "unknown", "not recorded"),
     ],
 )
-def test_what_claude_code_records(call: Call, cause: str, tmp_path: Path) -> None:
-    before = [each._replace(effort="medium") for each in chain()]
-    call = call._replace(effort=call.effort or "medium")
-    file = write(tmp_path / "s.jsonl", claude_code([*before, call], "s1"))
-    assert causes(file) == [(cause, 31_000 - call.read)]
+def test_what_claude_code_records(
+    changes: dict[str, Any], cause: str | None, said: str, tmp_path: Path
+) -> None:
+    calls = [each._replace(effort="medium", prompt=TYPED) for each in chain()]
+    last = MISSED._replace(effort="medium")._replace(**changes)
+    file = write(tmp_path / "s.jsonl", claude_code([*calls, last], "s1"))
+    assert causes(file) == ([] if cause is None else [(cause, 31_000 - last.read)])
+    assert said in "".join(one["sentence"] for one in losses(file)["dearest"])
 
 
 @pytest.mark.parametrize("program", ["claude_code", "codex", "pi"])
@@ -203,22 +223,21 @@ def test_subagents_that_wrote_the_same_beginning_again(
     assert causes(subagents(tmp_path, calls, kinds)) == expected
 
 
-def test_every_cause_of_a_verdict_is_a_cause_of_a_loss() -> None:
-    assert {*CAUSES} == {*get_args(CauseKind)} - {"side_call"}
-    named = {*CAUSES.values(), "tools_changed", "subagent"}
-    assert named == {*get_args(LossCause)}
+def test_every_cause_has_one_name() -> None:
+    assert {*CAUSES} == {*get_args(CauseKind)}
+    assert len({facts.name for facts in CAUSES.values()}) == len(CAUSES)
 
 
-@pytest.mark.parametrize("cause", get_args(LossCause))
-def test_advice_has_a_line_for_each_program(cause: LossCause) -> None:
-    assert advice(cause, ()) == (GENERAL[cause],)
+@pytest.mark.parametrize("cause", CAUSES)
+def test_advice_has_a_line_for_each_program(cause: CauseKind) -> None:
+    assert advice(cause) == (CAUSES[cause].advice,)
     for program in PROGRAMS:
         (line,) = advice(cause, [program])
         assert line.endswith(".")
         assert "\n" not in line
     lines = advice(cause, PROGRAMS)
     assert len(lines) == len({*lines})
-    assert GENERAL[cause] in lines or len(lines) == len(PROGRAMS)
+    assert CAUSES[cause].advice in lines or len(lines) == len(PROGRAMS)
 
 
 @pytest.mark.parametrize("program", ["claude_code", "codex"])
@@ -228,20 +247,15 @@ def test_verdicts_without_a_simulation_are_the_same(program: ProgramName) -> Non
         entries = AnswerIndex().once(name, read(program, lines))
         traces = [entry.trace for entry in entries if isinstance(entry, FoundTrace)]
         prices = PriceBook(0.0)
-        simulated = {
-            (one.predicted.trace, one.predicted.call): replace(
-                one.verdict, predicted=None, remedy=None
-            )
-            for one in judge_traces(traces, prices.price)
-        }
-        by_bills = {
-            (one.trace.id, one.call): replace(one.verdict, predicted=None)
-            for one in judge_bills(traces, prices.price, hits=True)
-        }
+        simulated, by_bills = {}, {}
+        for one in judge_traces(traces, prices.price):
+            key = one.predicted.trace, one.predicted.call
+            simulated[key] = replace(one.verdict, predicted=None, remedy=None)
+        for bill in judge_bills(traces, prices.price, hits=True):
+            by_bills[bill.trace.id, bill.call] = replace(bill.verdict, predicted=None, remedy=None)
         assert by_bills == simulated
         lost = {key for key, verdict in simulated.items() if verdict.result not in ("hit", "first")}
-        found = judge_bills(traces, prices.price)
-        assert lost <= {(one.trace.id, one.call) for one in found}
+        assert lost <= {(one.trace.id, one.call) for one in judge_bills(traces, prices.price)}
 
 
 def test_gemini_cli(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from support.killed_tasks import killed_always, killed_once
 
 from anaphora.errors import InvalidRequest, Io, MissingExtra
 from anaphora.replay.fixture import Fixture, FixturePiece, to_file
-from anaphora.usage.fleet import FleetProgress, parquet, shuffle, sources, usage_of_logs
+from anaphora.usage.fleet import parquet, shuffle, sources, usage_of_logs
+from anaphora.usage.fleet.sums import FleetProgress
 from anaphora.usage.processes import WorkProcesses
 
 CANARY = "a-text-that-must-not-leave-the-log"

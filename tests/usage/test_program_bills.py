@@ -161,7 +161,7 @@ def test_sums_of_copilot_are_divided_among_the_replies() -> None:
         event(1, "assistant.message", {**reply, "messageId": "1"}),
         event(2, "assistant.message", {**reply, "messageId": "2"}),
         event(3, "session.shutdown", {"modelMetrics": metrics}),
-        event(4, "assistant.message", {**reply, "messageId": "3"}),
+        event(4, "assistant.message", {**reply, "messageId": "3", "outputTokens": 31}),
         event(5, "session.shutdown", {"modelMetrics": later}),
     ]
     lines = [msgspec.json.encode(one) + b"\n" for one in events]
@@ -169,10 +169,12 @@ def test_sums_of_copilot_are_divided_among_the_replies() -> None:
     assert [(one.input, one.read, one.output) for one in found] == [
         (501, 250, 16),
         (500, 250, 15),
+        (0, 0, 31),
         (1001, 500, 31),
     ]
+    assert [one.partial for one in found] == [False, False, True, False]
     assert len({one.key for one in found}) == 3
-    assert [found[2].key] == [*in_conversations("copilot", lines)]
+    assert [found[3].key] == [*in_conversations("copilot", lines)]
     assert [*continued("copilot", lines, range(len(lines)))] == found
 
 

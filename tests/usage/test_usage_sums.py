@@ -215,9 +215,9 @@ def test_unknown_model_is_listed_with_its_tokens() -> None:
 # ── Losses ───────────────────────────────────────────────────────────────────────────────────────
 
 LOSSES = [
-    CallLoss(CALLS[0].key, "idle", 100, 5_000_000, "Expired."),
-    CallLoss(CALLS[1].key, "idle", 50, 1_000_000, "Expired."),
-    CallLoss(CALLS[2].key, "idle", 10, None, "Expired, at an unknown price."),
+    CallLoss(CALLS[0].key, "expired", 100, 5_000_000, "Expired."),
+    CallLoss(CALLS[1].key, "expired", 50, 1_000_000, "Expired."),
+    CallLoss(CALLS[2].key, "expired", 10, None, "Expired, at an unknown price."),
     CallLoss(CALLS[2].key, "tools_changed", 30, 9_000_000, "A tool changed."),
 ]
 
@@ -227,7 +227,7 @@ def test_losses_are_in_rows_causes_and_the_dearest() -> None:
     assert report.causes is not None
     assert [(one.cause, one.calls, one.tokens, one.usd) for one in report.causes] == [
         ("tools_changed", 1, 30, Decimal("0.009")),
-        ("idle", 3, 160, Decimal("0.006")),
+        ("expired", 3, 160, Decimal("0.006")),
     ]
     lost = [(row.name, row.lost, row.lost_usd) for row in report.rows if row.lost]
     assert lost == [

@@ -25,11 +25,10 @@ from anaphora.values import (
     Tool,
     ToolResult,
     Usage,
-    Value,
     from_json,
     to_json,
 )
-from anaphora.values.fields import FrozenDict
+from anaphora.values.fields import FrozenDict, Value
 
 
 def every_class(base: type = Value) -> Iterator[type[msgspec.Struct]]:
@@ -241,12 +240,7 @@ def test_values_that_compare_equal_are_not_given_for_each_other() -> None:
         ),
         (lambda: new(Message.user, 5), "Message.parts[0]: must be a Text, an Image,"),
         (lambda: new(Conversation, ["a"]), "messages[0]: must be a Message or a dict, not str"),
-        (
-            lambda: new(
-                Conversation,
-            ).append(5),
-            "messages[0]: must be a Message or a dict, not int",
-        ),
+        (lambda: new(Conversation).append(5), "messages[0]: must be a Message or a dict, not int"),
         (
             lambda: new(Segment.of, SegmentRole.CONVERSATION, Text("a")),
             "messages[0]: must be a Message or a dict, not Text",

@@ -9,7 +9,8 @@ import pytest
 from support.tables import each_row
 
 from anaphora import catalog, errors, wire
-from anaphora.catalog import Dialect, decode_dialects
+from anaphora.catalog import Dialect
+from anaphora.catalog.dialects import decode_dialects
 from anaphora.errors import InvalidCatalog, InvalidRequest, Upstream
 from anaphora.prompt import (
     Call,
@@ -34,6 +35,7 @@ from anaphora.values import (
     ToolResult,
     Usage,
 )
+from anaphora.wire.cutting import cut
 
 HEAD = """
 [[dialect]]
@@ -228,9 +230,9 @@ def test_provider_marker_round_trips() -> None:
     received = codec.parse(json.dumps(encoded).encode())
     assert received.ir.cache.marks == (PartMark("m1", (0,)),)
     assert sent(codec, render(codec, received)) == encoded
-    cut = codec.split(json.dumps(encoded).encode())
-    assert [mark.ttl for mark in cut.marks] == ["5m"]
-    assert b"cache_control" not in cut.data()
+    chunks = cut(codec, json.dumps(encoded).encode())
+    assert [mark.ttl for mark in chunks.marks] == ["5m"]
+    assert b"cache_control" not in chunks.data()
 
 
 def test_unsupported_ttl_becomes_longest_with_notice() -> None:

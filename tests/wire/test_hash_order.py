@@ -15,6 +15,7 @@ from anaphora.cache.simulator.prompt import RenderedPrompt
 from anaphora.catalog import dialects
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
+from anaphora.wire.cutting import cut
 
 TOOLS = [
     {
@@ -30,7 +31,7 @@ def body(model: str, system: str = "Be terse. " * 3000, **more: Any) -> bytes:
 
 
 def split(provider: str, model: str, **more: Any) -> Rendered:
-    return wire.codec_for(dialects().find(provider)).split(body(model, **more))
+    return cut(wire.codec_for(dialects().find(provider)), body(model, **more))
 
 
 @each_row(
@@ -47,13 +48,13 @@ def split(provider: str, model: str, **more: Any) -> Rendered:
 def test_order_of_runs(provider: str, model: str, first: str) -> None:
     order = catalog.rules(provider, model).hash_order.value
     codec = wire.codec_for(dialects().find(provider))
-    cut = codec.split(body(model))
+    made = cut(codec, body(model))
     call, profile = codec.parse(body(model)), catalog.profile(provider, model)
     rendered = codec.render(call, profile)
-    for each in (cut, rendered, codec.render(call, profile, rendered)):
+    for each in (made, rendered, codec.render(call, profile, rendered)):
         assert [run.section for run in each.runs] == list(order)
         assert each.runs[0].section == first
-    for each in (cut, rendered):
+    for each in (made, rendered):
         sent = json.loads(codec.assemble(each, Plan()).body.join())
         assert list(sent) == ["model", "tools", "messages"]
         assert [message["role"] for message in sent["messages"]] == ["system", "user"]

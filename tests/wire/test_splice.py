@@ -19,6 +19,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptCachePlan
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Ttl
+from anaphora.wire.cutting import cut
 from anaphora.wire.splicing import plannable
 
 Json = dict[str, Any]
@@ -52,7 +53,7 @@ def base(name: str) -> str:
 
 def split(name: str, body: bytes) -> Rendered:
     path = "" if name == "bedrock" else "/v1beta/models/g:generateContent"
-    return wire.get(name).split(body, (), path)
+    return cut(wire.get(name), body, path)
 
 
 def splice(name: str, body: bytes, *marks: Mark, **options: Any) -> bytes:

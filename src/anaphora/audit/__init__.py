@@ -15,21 +15,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .adapters import AuditedAdapter
     from .call_rows import labelled
-    from .envelope import AuditBlock, AuditEnvelope, AuditUsage, StoredRow
+    from .envelope import AuditEnvelope
     from .log import AuditLog, prune
-    from .reading import CallFilter, VerifiedLog, calls, rows, verify
-    from .writer import AuditError
+    from .reading import CallFilter, calls, rows, verify
 
 __all__ = [
-    "AuditBlock",
     "AuditEnvelope",
-    "AuditError",
     "AuditLog",
-    "AuditUsage",
     "AuditedAdapter",
     "CallFilter",
-    "StoredRow",
-    "VerifiedLog",
     "calls",
     "labelled",
     "prune",
@@ -39,15 +33,10 @@ __all__ = [
 
 #: Loaded on first use.
 _LAZY = {
-    "AuditBlock": ".envelope",
     "AuditEnvelope": ".envelope",
-    "AuditError": ".writer",
     "AuditLog": ".log",
-    "AuditUsage": ".envelope",
     "AuditedAdapter": ".adapters",
     "CallFilter": ".reading",
-    "StoredRow": ".envelope",
-    "VerifiedLog": ".reading",
     "calls": ".reading",
     "labelled": ".call_rows",
     "prune": ".log",

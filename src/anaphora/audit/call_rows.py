@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import Verdict
+from anaphora.cache.verdict.changes import joined_names
 from anaphora.catalog.prices import nano_usd
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.observe.export import (
@@ -242,12 +243,15 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """The fields of a row that a verdict fills."""
     broke = verdict.broke
     change = verdict.change if broke else None
+    changed = None if change is None else block_label(change.label, change.section)
+    if verdict.tool_fields:
+        changed = label(joined_names(verdict.tool_fields))
     return {
         "verdict": verdict.result,
         "cause": verdict.cause,
         "broke": broke,
         "change": None if change is None else code(change.kind),
-        "changed": None if change is None else block_label(change.label, change.section),
+        "changed": changed,
         "lost": verdict.lost,
         "lost_nano_usd": nano_usd(verdict.cost_usd),
     }

@@ -165,7 +165,8 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     change: str | None = None
     """The kind of change that broke the prefix."""
     changed: str | None = None
-    """The label of the block with that change."""
+    """The label of the block with that change; of a first call whose tools differ from those of the
+    call before, the fields."""
     lost: int = 0
     """Tokens that could have been read and were paid again."""
     lost_nano_usd: int | None = None

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from .compared_prompt import CallHints, hints_of
-from .prefix_difference import PrefixDifference, WireFingerprint, fingerprint
-from .prefix_index import EarlierCall, PrefixIndex
+from anaphora.rendered import Plan
 
-__all__ = [
-    "CallHints",
-    "EarlierCall",
-    "PrefixDifference",
-    "PrefixIndex",
-    "WireFingerprint",
-    "fingerprint",
-    "hints_of",
-]
+from .compared_prompt import hints_of
+from .prefix_difference import WireFingerprint, fingerprint
+from .prefix_index import PrefixIndex
+
+__all__ = ["Plan", "PrefixIndex", "WireFingerprint", "fingerprint", "hints_of"]

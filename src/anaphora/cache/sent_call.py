@@ -17,7 +17,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from anaphora.catalog import CacheRules, Moment
+from anaphora.catalog import CacheRules
+from anaphora.catalog.cache_rules import Moment
 from anaphora.rendered import ChunkLog, Mark, Plan, Rendered
 from anaphora.rendered.log import KEY
 from anaphora.tokens import Bills, Counts
@@ -34,6 +35,10 @@ _USUAL_MINIMUM = 1024
 
 BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
 """The origin of a call's history, if it is not the call before it."""
+
+
+#: What often voids the messages: a cause if nothing else shows one.
+ProgramEvent: TypeAlias = Literal["skill_loaded", "mode_changed"]
 
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -59,6 +64,10 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Host, account and workspace it went to. Compared, never shown."""
     host: str = ""
     """The host behind a router that answered, if the answer names it."""
+    event: tuple[ProgramEvent, str] | None = None
+    """What a program did since the call before, by its session file, and that in words."""
+    pause_fell: bool = False
+    """After a long pause its bill shows no more than a part of the conversation's first prompt."""
     marks_recorded: bool = True
     """False: the places of its markers are assumed, so that nothing can be proven from them."""
     read_older: bool = False

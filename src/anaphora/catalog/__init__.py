@@ -22,14 +22,18 @@ import re
 from anaphora.errors import InvalidRequest
 from anaphora.yaml_values import nearest
 
-from .cache_rules import CacheParam, CacheRules, Lifetime, LookbackUnit, Mechanism, Moment
-from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider
-from .load import SHIPPED, Catalog, Overflow, decode, error_kind, overflow_of
-from .names import MAKERS, maker_of
-from .price_data import PRICE_SLOT, PriceRows, decode_prices
-from .prices import Price, Rates, tool_overhead
+from .cache_rules import CacheRules
+from .dialects import Dialect, Dialects
+from .load import SHIPPED, Catalog
+from .load import decode as decode
+from .names import MAKERS
+from .names import maker_of as maker_of
+from .prices import Price
 from .pricing import price
-from .values import Effort, Family, Feature, Figure, Profile
+from .values import Effort as Effort
+from .values import Feature as Feature
+from .values import Figure as Figure
+from .values import Profile
 
 
 def shipped() -> Catalog:
@@ -110,10 +114,8 @@ _SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+
 
 #: A snapshot's date or number at the end of a name; fewer digits are a version.
 _SNAPSHOT = re.compile(r"[-@]([0-9]{3,}(-[0-9]{2}){0,2}|[0-9]{2}-([0-9]{2}){1,2})")
-#: Minimum similarity of two names, and of two words of names.
-_ALIKE, _ALIKE_WORDS = 0.7, 0.75
-#: Minimum similarity of a misspelling and the name.
-_ALMOST = 0.9
+#: Minimum similarity of a name that is suggested, and of a misspelling.
+_ALIKE, _ALMOST = 0.7, 0.9
 _WORDS = re.compile(r"[^a-z0-9]+")
 _NUMBERS = re.compile(r"[0-9]+")
 
@@ -141,42 +143,18 @@ def serves_own_only(provider: str) -> bool:
 
 
 def may_serve(provider: str, model: str) -> bool:
-    """Whether the provider's own endpoint may have a model: one of the catalog, or a name that
-    looks like a version of the provider's models and not like a misspelling."""
-    if not serves_own_only(provider) or SHIPPED.catalog.profile(provider, model).known:
+    """Whether the provider may have a model: a listed one, or a name that is not a misspelling of
+    one. If it serves only its own models, the name must look like a version of them."""
+    if SHIPPED.catalog.profile(provider, model).known:
         return True
     name = model.lower().removeprefix("models/")
-    if provider in _OPEN_WEIGHTS and _OPEN_WEIGHTS[provider].match(name):
-        return True
-    own = maker_of(name) == provider and _NUMBERS.search(name) is not None
-    return own and not _is_misspelled(provider, name)
-
-
-def _is_misspelled(provider: str, name: str) -> bool:
-    """Whether a name has the words of a known model in another order, or a word that is close to
-    one of the provider's. Other words and other numbers are those of a new model."""
-    words = _WORDS.split(name)
-    known = [_WORDS.split(id.lower()) for id in SHIPPED.catalog.entries[provider].ids]
-    if sorted(words) in map(sorted, known):
-        return True
-    vocabulary = {word for each in known for word in each}
-    near = ((word, nearest(word, vocabulary, alike=_ALIKE_WORDS)) for word in words)
-    return any(
-        word not in vocabulary and other and _NUMBERS.findall(word) == _NUMBERS.findall(other)
-        for word, other in near
-    )
-
-
-def is_misspelled(provider: str, model: str) -> bool:
-    """Whether a name differs from a listed model by a letter or two. For hosts of any model, whose
-    lists are incomplete: names with other words or numbers are other models."""
-    name = model.lower()
-    known = [id.lower() for id in SHIPPED.catalog.entries[provider].ids]
-    if SHIPPED.catalog.profile(provider, model).known:
-        return False
-    near = nearest(name, known, alike=_ALMOST)
-    same = _NUMBERS.findall(near) == _NUMBERS.findall(name)
-    return bool(near) and same and len(_WORDS.split(name)) >= len(_WORDS.split(near))
+    if serves_own_only(provider):
+        if provider in _OPEN_WEIGHTS and _OPEN_WEIGHTS[provider].match(name):
+            return True
+        if maker_of(name) != provider or _NUMBERS.search(name) is None:
+            return False
+    near = similar_model(provider, name, alike=_ALMOST)
+    return not near or len(_WORDS.split(name)) < len(_WORDS.split(near))
 
 
 def is_self_named(provider: str, name: str) -> bool:
@@ -187,7 +165,7 @@ def is_self_named(provider: str, name: str) -> bool:
     return f"{provider}/{name}" in SHIPPED.catalog.entries[provider].ids
 
 
-def similar_model(provider: str, model: str) -> str:
+def similar_model(provider: str, model: str, *, alike: float = _ALIKE) -> str:
     """The known model that an unknown name may be a misspelling of; empty if there is none. Another
     number is another version, which may be newer than the catalog."""
     name = model.lower().removeprefix("models/")
@@ -196,7 +174,7 @@ def similar_model(provider: str, model: str) -> str:
     for low, id in known.items():
         if sorted(_WORDS.split(low)) == words:
             return id
-    near = nearest(name, known, alike=_ALIKE)
+    near = nearest(name, known, alike=alike)
     same = near and "".join(_NUMBERS.findall(near)) == "".join(_NUMBERS.findall(name))
     return known[near] if same else ""
 
@@ -211,50 +189,16 @@ def models_date(provider: str) -> datetime.date:
 
 
 __all__ = [
-    "PRICE_SLOT",
-    "CacheParam",
     "CacheRules",
     "Catalog",
     "Dialect",
-    "Dialects",
-    "Effort",
-    "Family",
-    "Feature",
-    "Figure",
-    "Lifetime",
-    "LookbackUnit",
-    "Mechanism",
-    "Moment",
-    "Overflow",
-    "ParamPlace",
     "Price",
-    "PriceRows",
     "Profile",
-    "Rates",
-    "decode",
-    "decode_dialects",
-    "decode_prices",
     "default_model",
-    "default_model_row",
     "dialects",
-    "error_kind",
-    "is_maker",
-    "is_misspelled",
-    "is_self_named",
-    "known_model",
-    "maker_of",
-    "may_serve",
     "models",
-    "models_date",
-    "otel_provider",
-    "overflow_of",
     "price",
-    "price_table_date",
     "profile",
-    "provider_named",
     "rules",
-    "serves_own_only",
     "shipped",
-    "similar_model",
-    "tool_overhead",
 ]

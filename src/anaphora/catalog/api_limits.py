@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from .load import SHIPPED
-from .values import Limit, Named, decode_structs, read_toml
+from .values import Limit, Named, decode_structs, read_toml, with_decimals
 
 LIMITS_FILE = "api_limits.toml"
 BOUNDS_FILE = "billing_bounds.toml"
@@ -192,11 +192,8 @@ class _Tables:
     """All rows, by kind."""
 
     def __init__(self, text: str) -> None:
-        content = read_toml(text, BOUNDS_FILE, parse_float=Decimal)
-        for row in (row for rows in content.values() for row in rows):
-            for name in ("factor", "audio_factor", "usd_per_call", "usd_per_request"):
-                if isinstance(row.get(name), int):
-                    row[name] = Decimal(row[name])
+        fields = ("factor", "audio_factor", "usd_per_call", "usd_per_request")
+        content = with_decimals(read_toml(text, BOUNDS_FILE, parse_float=Decimal), fields)
         rows = decode_structs(content, BOUNDS_FILE, **_KINDS)
         self._rows: dict[type, tuple[Any, ...]] = dict(zip(_KINDS.values(), rows, strict=True))
         self.bounds_of = lru_cache(maxsize=1024)(self._bounds_of)

@@ -1,7 +1,7 @@
 """The catalog as a value, and the tables of the package, each read on first use.
 
-    catalog.error_kind("prompt is too long: 208310 tokens > 200000 maximum")
-    catalog.overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
+    error_kind("prompt is too long: 208310 tokens > 200000 maximum")
+    overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
 
 A prompt that exceeds the context window is the only kind of error recognised by its message,
 because most providers have no code for it. A row is the whole message: text that only mentions

@@ -33,13 +33,13 @@ from __future__ import annotations
 import datetime
 import re
 from decimal import Decimal
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-from .values import decode_structs, decoded_once, read_toml
+from .values import decode_structs, read_toml, with_decimals
 
 TABLE_FILE = "price_table.json"
 ROWS_FILE = "prices.toml"
@@ -117,35 +117,14 @@ class PricedModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
 
-class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
+class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fallback: tuple[str, ...] = ()
     """Providers whose models are also available here, at the same price."""
     models: tuple[PricedModel, ...]
 
     def find(self, name: str) -> PricedModel | None:
         """The first model that matches."""
-        exact, patterns = self._index
-        found = exact.get(name, len(self.models))
-        for number in patterns:
-            if number >= found:
-                break
-            if self.models[number].matches(name):
-                return self.models[number]
-        return self.models[found] if found < len(self.models) else None
-
-    @decoded_once
-    def _index(self) -> tuple[dict[str, int], list[int]]:
-        """The first model of each name without a wildcard, and the models with other patterns: most
-        patterns are names, and a gateway has a thousand of them."""
-        exact: dict[str, int] = {}
-        patterns = []
-        for number, model in enumerate(self.models):
-            names = [one for one in model.match if isinstance(one, str) and _is_name(one)]
-            for name in names:
-                exact.setdefault(name, number)
-            if len(names) < len(model.match):
-                patterns.append(number)
-        return exact, patterns
+        return next((model for model in self.models if model.matches(name)), None)
 
 
 class PriceTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -193,10 +172,6 @@ def _decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
         raise InvalidCatalog(f"{error}; run `make prices`", file=TABLE_FILE) from error
 
 
-def _is_name(pattern: str) -> bool:
-    return not pattern.startswith(("!", "*")) and not pattern.endswith("*") and "#" not in pattern
-
-
 def matches(pattern: str, name: str) -> bool:
     """Takes linear time."""
     if pattern.startswith("!"):
@@ -237,6 +212,8 @@ class PriceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source: Annotated[str, msgspec.Meta(min_length=1)]
     date: datetime.date | None
     """None: the source has no date."""
+    tier: str = ""
+    """The service tier that it is the price of; empty: the standard one."""
     input: Decimal
     output: Decimal
     tiers: tuple[TierRow, ...] = ()
@@ -266,9 +243,10 @@ class PriceRows(msgspec.Struct, frozen=True):
     prices: tuple[PriceRow, ...] = ()
     weekends: tuple[WeekendRow, ...] = ()
 
-    def find(self, provider: str, *models: str) -> PriceRow | None:
+    def find(self, provider: str, *models: str, tier: str = "") -> PriceRow | None:
         """The row of the first of these names that has a row."""
-        own = {id: row for row in self.prices if row.provider == provider for id in row.models}
+        rows = (row for row in self.prices if (row.provider, row.tier) == (provider, tier))
+        own = {id: row for row in rows for id in row.models}
         return next((own[model] for model in models if model in own), None)
 
     def moved(self, provider: str, when: datetime.datetime) -> datetime.datetime:
@@ -282,14 +260,5 @@ class PriceRows(msgspec.Struct, frozen=True):
 
 def decode_prices(text: str, *, file: str = "<text>") -> PriceRows:
     """The rows of one file, in its order."""
-    content = _exact(read_toml(text, file, parse_float=Decimal))
+    content = with_decimals(read_toml(text, file, parse_float=Decimal), ("input", "output"))
     return PriceRows(*decode_structs(content, file, price=PriceRow, weekend=WeekendRow))
-
-
-def _exact(value: Any, key: str = "") -> Any:
-    """Accept integers as prices."""
-    if isinstance(value, dict):
-        return {key: _exact(item, key) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_exact(item) for item in value]
-    return Decimal(value) if key in ("input", "output") and type(value) is int else value

@@ -102,8 +102,9 @@ def price(
     rows = SHIPPED.prices
     service = Service(service_tier, batch=batch)
     found = listed(provider, model, rows.moved(provider, when), service)
-    if found is None and service.is_standard:
-        row = rows.find(provider, model, rules.model)
+    if found is None and not batch:
+        tier = "" if service.is_standard else service_tier
+        row = rows.find(provider, model, rules.model, tier=tier)
         found = None if row is None else from_row(row)
     return None if found is None else _priced(provider, model, found, rules)
 

@@ -62,8 +62,8 @@ from .values import (
     decoded_once,
     derived,
     read_toml,
-    selected_part,
     tables_of,
+    verified_part,
 )
 
 T = TypeVar("T")
@@ -188,14 +188,11 @@ def _row(
     ]
 
 
-def _part(row: CatalogRow, *, stand_ins: bool) -> CatalogRow:
-    """A row with only its stand-ins, or with all but them."""
-    parts = {
-        field: selected_part(value, row.provenance, stand_ins)
-        for field, value in row.stated.items()
-    }
+def _verified(row: CatalogRow) -> CatalogRow:
+    """A row without its stand-ins."""
+    parts = {name: verified_part(value, row.provenance) for name, value in row.stated.items()}
     stated = {field: part for field, part in parts.items() if part is not None}
-    return msgspec.structs.replace(row, stated=stated, without=row.without if stand_ins else ())
+    return msgspec.structs.replace(row, stated=stated, without=())
 
 
 def _for_gateway(row: CatalogRow, left_out: tuple[str, ...]) -> CatalogRow:
@@ -340,9 +337,9 @@ class ProviderEntries:
         ]
         common = [row for row in rows if not row.models and row.kind in kinds]
         return [
-            *(_part(row, stand_ins=True) for row in common),
+            *common,
             *theirs,
-            *(_part(row, stand_ins=False) for row in common),
+            *map(_verified, common),
             *(row for row in rows if row.models or row.kind not in kinds),
         ]
 

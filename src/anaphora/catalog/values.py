@@ -6,9 +6,9 @@
 import datetime
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -137,6 +137,9 @@ SystemSlot: TypeAlias = Literal["message", "instructions"]
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One model. Facts that no source states are `None`, or a figure that is not `verified`."""
 
+    as_sent: ClassVar[bool] = False
+    """Requests are rendered as another program wrote them (`wire.cutting`)."""
+
     provider: str
     id: str
     """The catalog's id, without a date; for an unknown model the requested id."""
@@ -227,6 +230,15 @@ def read_toml(text: str, file: str, parse_float: Callable[[str], Any] = float) -
         raise InvalidCatalog(f"not TOML: {error}", file=file) from error
 
 
+def with_decimals(value: Any, fields: Container[str], field: str = "") -> Any:
+    """The content of a file with whole numbers in these fields as decimals."""
+    if isinstance(value, dict):
+        return {name: with_decimals(item, fields, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [with_decimals(item, fields) for item in value]
+    return Decimal(value) if field in fields and type(value) is int else value
+
+
 def decode_structs(content: dict[str, Any], file: str, **kinds: type[Any]) -> list[tuple[Any, ...]]:
     """The rows of a file as structs, by kind; raises for other content."""
     if others := content.keys() - kinds:
@@ -273,13 +285,13 @@ def as_figure(value: Any, provenance: dict[str, Any]) -> Any:
     return value if "source" in value else {**provenance, **value}
 
 
-def selected_part(value: Any, provenance: dict[str, Any], stand_ins: bool) -> Any:
-    """The part of a row's field that consists of stand-ins, or of other figures; None if empty."""
+def verified_part(value: Any, provenance: dict[str, Any]) -> Any:
+    """The part of a row's field that is verified; None if nothing is."""
     if isinstance(value, dict) and "value" not in value:
-        kept = {key: selected_part(item, provenance, stand_ins) for key, item in value.items()}
+        kept = {key: verified_part(item, provenance) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item is not None} or None
     figure = as_figure(value, provenance)
-    return figure if figure.get("verified", True) != stand_ins else None
+    return figure if figure.get("verified", True) else None
 
 
 def derived(value: Any, provenance: dict[str, Any], file: str) -> Any:

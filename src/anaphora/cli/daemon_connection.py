@@ -13,7 +13,7 @@ import http.client
 import itertools
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from anaphora.daemon.home import Home
     from anaphora.daemon.home.config import DaemonConfig
     from anaphora.daemon.home.extensions import Grants
+    from anaphora.daemon.nodes.generations import GrantGeneration
     from anaphora.daemon.store.interface import Store
     from anaphora.postgres.address import PostgresAddress
+    from anaphora.postgres.lane import Lane
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -202,14 +204,31 @@ def groups_of(home: Home) -> dict[str, str]:
 async def _stored_grants(address: PostgresAddress) -> Grants:
     from anaphora.daemon.home.extensions import Grants
     from anaphora.daemon.nodes import generations
+
+    found: GrantGeneration | None = await _in_lane(address, generations.latest)
+    return Grants() if found is None else Grants.from_text(found.text, found.name)
+
+
+async def _in_lane(address: PostgresAddress, read: Callable[[Lane], Awaitable[Any]]) -> Any:
     from anaphora.postgres.lane import Lane
 
     lane = Lane(address, "command")
     try:
-        found = await generations.latest(lane)
+        return await read(lane)
     finally:
         await lane.close()
-    return Grants() if found is None else Grants.from_text(found.text, found.name)
+
+
+def has_other_nodes(home: Home) -> bool:
+    """Whether daemons of other homes have run on its store."""
+    from anaphora.daemon.home.config import daemon_config
+    from anaphora.daemon.nodes import directory
+
+    address = store_address_of(home)
+    if address is None:
+        return False
+    names: set[str] = asyncio.run(_in_lane(address, directory.all_names))
+    return bool(names - {daemon_config(home.config()).node_name})
 
 
 def daemon_socket(home: Home) -> Path:

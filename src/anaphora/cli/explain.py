@@ -17,9 +17,11 @@ from anaphora.analysis import trace
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.analysis.trace.verdicts import judge_traces
-from anaphora.cache import EarlierCall
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.verdict import Verdict, as_side_call
+from anaphora.cache.verdict.advice import can_apply
+from anaphora.cache.verdict.values import PROMPT_CHANGED
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest, Io
 from anaphora.traffic.matching import judge_request, paired
@@ -31,7 +33,6 @@ from anaphora.traffic.request_log import (
     why_unbilled,
 )
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
-from anaphora.usage.advice import is_applicable
 from anaphora.usage.log_files import LogFormat, detect, files_in, records_of, unrecognised
 from anaphora.wire.reading import decode_reason
 
@@ -230,7 +231,7 @@ class _Explainer:
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
-        for call, model, verdict in judge_traces(
+        for call, model, verdict, _ in judge_traces(
             (entry.trace for entry in entries), self.prices.price, self.steps
         ):
             yield ExplainedCall(
@@ -253,7 +254,7 @@ def _for_users(call: ExplainedCall, detected: LogFormat) -> ExplainedCall:
     remedy = call.verdict.remedy
     if program is None or remedy is None or remedy.fixable or remedy.kind == "nothing":
         return call
-    if is_applicable(remedy.kind, program):
+    if can_apply(call.verdict.causes[0].kind, program):
         return call
     return replace(call, verdict=replace(call.verdict, remedy=None))
 
@@ -274,7 +275,7 @@ def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
         if (
             alone
             and call.verdict.result == "first"
-            and call.verdict.cause != "changed"
+            and call.verdict.cause not in PROMPT_CHANGED
             and one.tools <= most_tools.get(one.session, -1)
         ):
             verdict = as_side_call(call.verdict)

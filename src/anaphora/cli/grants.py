@@ -143,9 +143,10 @@ def fingerprint(file: Path, origin: str | None) -> None:
     schema or unknown field; the content of user, assistant and tool messages is not checked.
     """
     from anaphora.daemon.access.approved_prompts import prompt_fingerprint
-    from anaphora.daemon.facts.strict_json import decode_strict
-    from anaphora.wire.facts.reading import read_facts
+    from anaphora.wire.permissions.content import read_content
+    from anaphora.wire.permissions.fields import read_facts
     from anaphora.wire.reading import decode_members
+    from anaphora.wire.strict_json import decode_strict
 
     body = read_bytes(file)
     detected = wire.detect_wire(body) if origin is None else wire.DetectedWire(origin)
@@ -153,7 +154,9 @@ def fingerprint(file: Path, origin: str | None) -> None:
         report_problems([detected.guess])
     decode_strict(body)
     members = decode_members(body)
-    facts = read_facts(detected.name, members, "")
+    base = wire.base_of(detected.name)
+    content = read_content(base, wire.get(base).parse(body))
+    facts = read_facts(detected.name, members, content)
     value = prompt_fingerprint(facts.wire, members, {tool.value for tool in facts.tools})
     click.echo(value)
 

@@ -18,10 +18,11 @@ from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import models_of, stand_in, unsupported
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, ProblemKind, TraceEntry
 from anaphora.analysis.trace.programs import PROGRAMS
+from anaphora.cache.verdict.advice import PROGRAM_TITLES
 from anaphora.traffic import log_traces
 from anaphora.traffic.request_log import why_no_request
 from anaphora.usage.log_files import detect, files_in, records_of, unrecognised
-from anaphora.usage.places import FOLDERS, TITLES, session_files
+from anaphora.usage.places import FOLDERS, session_files
 from anaphora.wording import counted
 
 from .common import FOUND, USAGE, report_problems, stop
@@ -172,7 +173,7 @@ def found_sessions(problems: list[Problem]) -> tuple[Path, ...]:
         raise click.UsageError("no FILES are given, and no home folder is known") from None
     files = [*session_files((), os.environ, home, problems)]
     for (folder, program), number in Counter((one.folder, one.program) for one in files).items():
-        kept = f"{counted(number, 'session file')} of {TITLES[program]}"
+        kept = f"{counted(number, 'session file')} of {PROGRAM_TITLES[program]}"
         problems.append(Problem(_shown(folder, home), kept, "notice"))
     if not files:
         places = (path for one in FOLDERS for path in one.paths(os.environ, home))

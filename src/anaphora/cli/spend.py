@@ -23,7 +23,14 @@ from anaphora.wording import counted
 
 from .audit_report import LoggedLosses, cost, share
 from .common import CommandGroup, html_option, write_html
-from .daemon_connection import groups_of, home_option, json_option, open_home, store_address_of
+from .daemon_connection import (
+    groups_of,
+    has_other_nodes,
+    home_option,
+    json_option,
+    open_home,
+    store_address_of,
+)
 from .parameters import past_moment
 from .spend_entries import correct, entries
 from .terminal import Line, print_report, table
@@ -91,11 +98,12 @@ def command(
     confirms: streams that were aborted, calls that were sent and never answered, and bills that
     cannot be true. `corrected` is the sum of `anaphora spend correct`. `calls` are charged
     attempts: a retry after an attempt that may have been charged counts as well. `lost` is what
-    cache misses cost, as the audit log says: `anaphora audit report` names their causes; it is left
-    out with a store in PostgreSQL. In `--by label`, output and unlabelled text are in the row
-    without a label. A group is the field `group` that an app has in extensions.yaml now. In `--by
-    budget`, calls of narrowed tokens (`anaphora apps narrow`) are summed by token, from the entries
-    that were not pruned.
+    cache misses cost, as the audit log says: `anaphora audit report` names their causes. Several
+    nodes on one store have a log each, so `lost` is left out: `anaphora audit report` takes all
+    their folders. In `--by label`, output and unlabelled text are in the row without a label. A
+    group is the field `group` that an app has in extensions.yaml now. In `--by budget`, calls of
+    narrowed tokens (`anaphora apps narrow`) are summed by token, from the entries that were not
+    pruned.
 
     \b
     anaphora spend --since 7d --by day,app
@@ -120,7 +128,7 @@ def command(
             since="" if since is None else day_of(since),
             until="" if until is None else day_of(until),
         ),
-        None if store_address_of(opened) else LoggedLosses.of(opened.audit, since),
+        None if has_other_nodes(opened) else LoggedLosses.of(opened.audit, since),
     )
     if html is not None:
         write_html(html, lambda: _html(query))

@@ -97,7 +97,7 @@ def command(
     VIEW is one of
       daily weekly monthly             sums by time; daily is the default
       session project model program    sums by these, most expensive first
-      losses                           the most expensive losses: file, time, cause
+      losses [all]                     the most expensive losses, or all: file, time, cause
       session ID                       one session, call by call
 
     \b
@@ -114,7 +114,7 @@ def command(
     Unreadable lines and files are listed and skipped. Exit code 2 if nothing can be read, 130
     after Ctrl-C, with the sums so far.
     """
-    asked = _asked(words)
+    asked = _asked(words, as_json=options["as_json"])
     chosen = UsageOptions(
         since=_moment(context, "since", since, logs=asked.logs),
         until=_moment(context, "until", until, logs=asked.logs),
@@ -137,13 +137,16 @@ def command(
         stop(USAGE)
 
 
-def _asked(words: Sequence[str]) -> UsageWords:
+def _asked(words: Sequence[str], *, as_json: bool) -> UsageWords:
     view, rest = "daily", list(words)
     if rest and rest[0] in VIEWS:
         view = rest.pop(0)
     session = ""
     if view == "session" and rest and not Path(rest[0]).exists() and not is_log(rest[0]):
         session = rest.pop(0)
+    all_losses = view == _LOSSES and as_json
+    if view == _LOSSES and rest[:1] == ["all"] and not Path("all").exists():
+        all_losses = bool(rest.pop(0))
     logs = [is_log(word) for word in rest]
     for word, is_a_log in zip(rest, logs, strict=True):
         if not is_a_log and not Path(word).exists():
@@ -157,7 +160,7 @@ def _asked(words: Sequence[str]) -> UsageWords:
     if any(logs) and not all(logs):
         log, other = rest[logs.index(True)], rest[logs.index(False)]
         raise click.UsageError(f"{log} is a log, {other} is not: use a command for each")
-    return UsageWords(view, session, tuple(rest), any(logs))
+    return UsageWords(view, session, tuple(rest), any(logs), all_losses)
 
 
 def _check(options: UsageOptions, asked: UsageWords) -> None:

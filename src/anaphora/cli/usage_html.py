@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import htpy
 
+from anaphora.cache.verdict.advice import CAUSES
 from anaphora.dashboard.charts import daily_points, share_line, spend_bars
 from anaphora.dashboard.figures import (
     NOTHING,
@@ -36,7 +37,6 @@ from anaphora.usage.tally import NO_TIME
 from anaphora.wording import compact, counted
 
 from .usage_output import (
-    CAUSES,
     PERIODS,
     ordered,
     shown,
@@ -61,7 +61,7 @@ def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> byt
     first = [_headline(asked), htpy.div(".grid.charts")[drawn]]
     sections = [("Usage at API prices", [_notes(asked), *first])]
     if asked.causes:
-        sections.append(("Why cached tokens were paid again", [_causes(asked), _dearest(asked)]))
+        sections.append(("Why cached tokens were billed again", [_causes(asked), _dearest(asked)]))
     sections.append(("Where it went", [_table(report) for report in reports.values()]))
     if asked.unpriced or asked.problems:
         unpriced = _left_out("Models without a known price", unpriced_lines(asked))
@@ -94,19 +94,25 @@ def _headline(report: UsageReport) -> htpy.Element:
     if report.causes is not None:
         again = f"{percent(lost_share)} of it, {tokens(total.lost)}"
         shown.insert(
-            1, Stat("Paid again", _usd(total.lost_usd), again, "bad" if total.lost else "")
+            1, Stat("Billed again", _usd(total.lost_usd), again, "bad" if total.lost else "")
         )
+        shown.insert(2, Stat("Avoidable", _usd(report.avoidable_usd), "by a setting or a habit"))
     return stats(shown)
 
 
 def _causes(report: UsageReport) -> htpy.Element:
-    headings = [Heading("Cause"), *numbers("Calls", "Tokens", "Lost"), Heading("What to do")]
+    headings = [
+        Heading("Cause"),
+        *numbers("Calls", "Tokens", "Lost", "Avoidable"),
+        Heading("What to do"),
+    ]
     rows: list[list[htpy.Node]] = [
         [
-            CAUSES[row.cause],
+            CAUSES[row.cause].name,
             count(row.calls),
             count(row.tokens),
             _usd(row.usd),
+            _usd(row.saved_usd) if row.saved else NOTHING,
             [htpy.div[line] for line in row.advice],
         ]
         for row in report.causes or ()
@@ -120,7 +126,7 @@ def _dearest(report: UsageReport) -> htpy.Node:
     rows = [
         [
             local_time(loss.at),
-            [CAUSES[loss.cause], htpy.div(".dim")[name(loss.sentence, 400)]],
+            [CAUSES[loss.cause].name, htpy.div(".dim")[name(loss.sentence, 400)]],
             count(loss.tokens),
             NOTHING if loss.usd is None else _usd(loss.usd),
             _call(loss),
@@ -146,7 +152,7 @@ def _table(report: UsageReport) -> htpy.Element:
     if report.by in PERIODS:
         rows.reverse()  # the newest first
     headings = [Heading(kind.capitalize()), *numbers("Calls", "Input", "Read", "Output")]
-    headings += numbers("Spent", "Paid again")
+    headings += numbers("Spent", "Billed again")
     cells = [[_name(report.by, row), *_figures(row)] for row in rows[:_MOST_ROWS]]
     which = "of earlier times" if report.by in PERIODS else "with less"
     left_out = more(len(rows) - _MOST_ROWS, f"row {which}", f"rows {which}")
@@ -163,7 +169,7 @@ def _name(by: Grouping, row: UsageRow) -> htpy.Node:
 
 def _figures(row: UsageRow) -> list[htpy.Node]:
     whole = row.input
-    cost = _usd(row.usd) + "+" * bool(row.unpriced)
+    cost = _usd(row.usd) + "+" * bool(row.unpriced or row.partial)
     return [
         count(row.calls),
         compact(whole),

@@ -6,7 +6,7 @@ import os
 import shlex
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +16,9 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
+from anaphora.cache.verdict.advice import CAUSES, PROGRAM_TITLES
 from anaphora.errors import AnaphoraError
 from anaphora.usage.index import UsageIndex, index_file
-from anaphora.usage.places import TITLES
-from anaphora.usage.records import LossCause
 from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.wording import compact, counted, format_share, format_usd
 
@@ -34,25 +33,12 @@ _MOST_PROBLEMS = 10
 _LEAST_ID = 8
 #: Groupings by time, and what a row is called.
 PERIODS: dict[Grouping, str] = {"daily": "day", "weekly": "week", "monthly": "month"}
-CAUSES: dict[LossCause, str] = {
-    "idle": "idle until the cache expired",
-    "tools_changed": "tools changed",
-    "system_changed": "system text changed",
-    "model_switched": "model or effort switched",
-    "history_edited": "earlier messages changed",
-    "compaction": "compaction",
-    "resumed": "session resumed",
-    "subagent": "subagents wrote the same beginning again",
-    "below_minimum": "below the provider's minimum",
-    "no_marker": "nothing marked to be cached",
-    "provider_side": "provider did not find it",
-    "unknown": "unknown",
-}
 
 
 def report_lines(report: UsageReport, *, rows: bool = True) -> Iterator[Line]:
     """The default page: how much, which part of it was a lost cache, why, and what to do."""
     yield from _headline(report)
+    yield from _change_lines(report)
     if rows:
         yield ""
         yield from _rows(report)
@@ -69,8 +55,12 @@ def loss_lines(report: UsageReport, places: Sequence[str] | None) -> Iterator[Li
     yield from _headline(report)
     for number, loss in enumerate(report.dearest, 1):
         yield from _loss(number, loss, places)
+    left = sum(row.calls for row in report.causes or ()) - len(report.dearest)
+    if left > 0:
+        which = "--out has a row for each call" if places is None else "anaphora usage losses all"
+        yield f"\nand {counted(left, 'loss', 'losses')} more: {which}", "dim"
     if not report.dearest:
-        yield "\nno call paid again for what had been cached", "green"
+        yield "\nno call was billed again for what had been cached", "green"
     yield from end_lines(report)
 
 
@@ -90,10 +80,12 @@ def _headline(report: UsageReport) -> Iterator[Line]:
         else ""
     )
     if total.lost:
-        again = f"{format_usd(total.lost_usd)}{share} of it paid again for"
-        yield f"{again} {compact(total.lost)} tokens that had been cached", "red"
+        again = f"{format_usd(total.lost_usd)}{share} of it billed again for"
+        could = f"about {format_usd(report.avoidable_usd)}" if report.avoidable_usd else "none"
+        text = f"{again} {compact(total.lost)} tokens that had been cached"
+        yield f"{text}, {could} of that avoidable by a setting or a habit", "red"
     else:
-        yield "nothing of it paid again for tokens that had been cached", "green"
+        yield "nothing of it billed again for tokens that had been cached", "green"
 
 
 def _span(report: UsageReport) -> str:
@@ -160,28 +152,43 @@ def _bar(row: UsageRow) -> tuple[float, float]:
     return float(row.usd), float(min(row.lost_usd, row.usd))
 
 
+def _change_lines(report: UsageReport) -> Iterator[Line]:
+    """What would have been avoided, the most first."""
+    rows = sorted((row for row in report.causes or () if row.saved), key=lambda row: -row.saved_usd)
+    if rows:
+        yield "\nWhat to change, and about what it would have saved", "bold"
+    told = set[str]()
+    for row in rows:
+        saved = f"  {format_usd(row.saved_usd):>8}  ", "green"
+        yield [saved, (CAUSES[row.cause].name, "bold"), f": {_amount(row)}"]
+        yield from _advice(line for line in row.advice if line not in told)
+        told.update(row.advice)
+
+
 def _cause_lines(report: UsageReport) -> Iterator[Line]:
-    if report.causes is None:
-        return
-    causes = [row for row in report.causes if row.tokens]
-    if not causes:
-        return
-    yield "\nWhy cached tokens were paid again", "bold"
+    causes = [row for row in report.causes or () if row.tokens]
+    if causes:
+        yield "\nWhy cached tokens were billed again", "bold"
     for row in causes:
-        yield from _cause(row)
+        usd = f"  {format_usd(row.usd):>8}  ", "red"
+        yield [usd, (CAUSES[row.cause].name, "bold"), f": {_amount(row)}"]
+        if not row.saved:
+            yield from _advice(row.advice)
 
 
-def _cause(row: CauseRow) -> Iterator[Line]:
-    calls = f"{counted(row.calls, 'call')}, {compact(row.tokens)} tokens"
-    yield [(f"  {format_usd(row.usd):>8}  ", "red"), (CAUSES[row.cause], "bold"), f": {calls}"]
-    for line in row.advice:
+def _amount(row: CauseRow) -> str:
+    return f"{counted(row.calls, 'call')}, {compact(row.tokens)} tokens"
+
+
+def _advice(lines: Iterable[str]) -> Iterator[Line]:
+    for line in lines:
         yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
 
 
 def _loss(number: int, loss: DearLoss, places: Sequence[str] | None) -> Iterator[Line]:
     cost = "price unknown" if loss.usd is None else format_usd(loss.usd)
-    again = f"{loss.tokens:,} tokens paid again"
-    yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause], "bold"), f", {again}"]
+    again = f"{loss.tokens:,} tokens billed again"
+    yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause].name, "bold"), f", {again}"]
     yield f"   {minute(loss.at)}  {title(loss.program)}, {loss.model}, {shown(loss.project)}"
     yield f"   {loss.sentence}"
     yield f"   {shown(loss.file)}:{loss.line}", "dim"
@@ -195,6 +202,11 @@ def end_lines(report: UsageReport) -> Iterator[Line]:
     if report.unpriced:
         yield "\nNo price is known for these models; amounts with a + leave them out", "bold"
         yield from (f"  {text}" for text in unpriced_lines(report))
+    if report.total.partial:
+        calls = counted(report.total.partial, "call")
+        yield f"\n{calls} with only a part of the tokens in the file; amounts have a +", "bold"
+        yield "  Claude Code before 2.1.50 kept the output as of when a reply began; Copilot writes"
+        yield "  the input when a session ends, so that running and killed ones have none."
     if report.problems:
         yield f"\nProblems: {len(report.problems):,}", "bold"
         for text in report.problems[:_MOST_PROBLEMS]:
@@ -227,12 +239,13 @@ def next_steps() -> Iterator[Line]:
 
 
 def title(program: str) -> str:
-    return next((text for name, text in TITLES.items() if name == program), program)
+    return next((text for name, text in PROGRAM_TITLES.items() if name == program), program)
 
 
 def money(row: UsageRow) -> str:
-    """The cost; with a plus if the price of some calls is unknown."""
-    return "unknown" if _no_price(row) else format_usd(row.usd) + "+" * bool(row.unpriced)
+    """The cost; with a plus if the price or a part of the tokens of some calls is unknown."""
+    more = "+" * bool(row.unpriced or row.partial)
+    return "unknown" if _no_price(row) else format_usd(row.usd) + more
 
 
 def _no_price(row: UsageRow) -> bool:

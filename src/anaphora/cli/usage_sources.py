@@ -26,7 +26,7 @@ from anaphora.usage.index import index_file
 from anaphora.usage.log_files import DETECT_LINES, files_in, lines_of
 from anaphora.usage.places import FOLDERS, SessionFile, session_files
 from anaphora.usage.report import Grouping, UsageReport, UsageRow
-from anaphora.usage.sums import UsageQuery
+from anaphora.usage.sums import FEW_LOSSES, UsageQuery
 from anaphora.wording import counted, format_usd, visible
 
 from .common import USAGE, HtmlFile, print_error_line, report_problems, stop
@@ -58,6 +58,7 @@ class UsageWords(NamedTuple):
     session: str
     places: tuple[str, ...]
     logs: bool
+    all_losses: bool = False
 
 
 def is_log(place: str) -> bool:
@@ -95,7 +96,8 @@ class UsageLogs:
 
     def reports(self, *more: Grouping) -> list[UsageReport]:
         """By the grouping that is asked for, and by others."""
-        from anaphora.usage.fleet import FleetJob, reports_of_logs
+        from anaphora.usage.fleet import reports_of_logs
+        from anaphora.usage.fleet.sums import FleetJob
 
         options = self._options
         job = FleetJob(
@@ -155,6 +157,7 @@ class UsageSessions:
             programs=options.programs,
             project=options.project,
             session=self._asked.session,
+            dearest=sys.maxsize if self._asked.all_losses else FEW_LOSSES,
         )
         queries = [replace(asked, by=by) for by in _groupings(self._asked.view, *more)]
         if is_everything := not self._asked.places and not options.programs:

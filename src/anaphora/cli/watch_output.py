@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,7 @@ import click
 import msgspec
 
 from anaphora.cache.verdict import Verdict
+from anaphora.cache.verdict.advice import cause_name
 from anaphora.client.config.folders import user_folder
 from anaphora.errors import Io
 from anaphora.traffic.calls import CallKind
@@ -113,7 +115,9 @@ def _unjudged_line(start: str, call: JudgedCall) -> Line:
 def summary_lines(summary: WatchSummary) -> Iterator[Line]:
     judged, side = summary.judged, summary.side_calls
     yield _counts(summary), "bold"
-    if summary.share_read is not None:
+    for line in summary.advice:
+        yield line, "green" if summary.all_is_well else "yellow"
+    if summary.share_read is not None and not summary.all_is_well:
         share = f"{format_share(summary.share_read)} of {counted(judged.reported, 'input token')}"
         yield f"{share} read from the cache"
     if judged.unreported:
@@ -138,7 +142,6 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         sentence = one_line(verdict.describe(excerpts=False))
         yield [f"  {place}, turn {call.turn}: ", (sentence, RESULT_COLOURS[verdict.result])]
         yield from detail_lines(verdict)
-    yield from summary.would_save
 
 
 def _counts(summary: WatchSummary) -> str:
@@ -161,7 +164,7 @@ def _spent(summary: WatchSummary) -> str:
     text = f"{format_usd(summary.spent_usd)} spent"
     if summary.side_calls.cost_usd:
         text += f", {format_usd(summary.side_calls.cost_usd)} of it by side calls"
-    saved = summary.judged.saved_usd + summary.side_calls.saved_usd
+    saved = Decimal(0) if summary.all_is_well else summary.saved_usd
     return f"{text}; the cache saved {format_usd(saved)}" if saved > 0 else text
 
 
@@ -173,8 +176,7 @@ def _lost(summary: WatchSummary) -> Iterator[Line]:
     rows = Rows(("  cause", "calls", "tokens", "cost"), right=("calls", "tokens", "cost"))
     for cause, losses in summary.losses.items():
         cost = "unknown" if losses.cost_usd is None else format_usd(losses.cost_usd)
-        name = f"  {cause.replace('_', ' ')}"
-        rows.add_row(name, f"{losses.calls:,}", f"{losses.tokens:,}", cost)
+        rows.add_row(f"  {cause_name(cause)}", f"{losses.calls:,}", f"{losses.tokens:,}", cost)
     yield rows
 
 
@@ -213,10 +215,19 @@ def json_line(kind: str, fields: dict[str, Any]) -> str:
 
 
 def summary_fields(summary: WatchSummary) -> dict[str, Any]:
+    """Amounts that nothing was computed for are null."""
     fields: dict[str, Any] = msgspec.to_builtins(summary)
-    savings = summary.savings
-    fields["savings"] |= {"saved_usd": str(savings.saved_usd), "share": savings.share}
-    return fields | {"worst": [call.number for call in summary.worst]}
+    savings, usd = summary.savings, summary.avoidable_usd
+    saved = (str(savings.saved_usd), savings.share) if savings.calls else (None, None)
+    fields["savings"] |= dict(zip(("saved_usd", "share"), saved, strict=True))
+    for name in () if savings.calls else ("billed", "simulated", "with_markers"):
+        fields["savings"][name] = None
+    sums = [fields[name] for name in ("judged", "side_calls", "realtime", "unread")]
+    for each in (*sums, *(group["sums"] for group in fields["groups"])):
+        if each["calls"] and each["calls"] == each["unpriced"] + each["no_bill"]:
+            each |= {"cost_usd": None, "saved_usd": None}
+    first = {"advice": summary.advice, "avoidable_usd": None if usd is None else str(usd)}
+    return first | fields | {"worst": [call.number for call in summary.worst]}
 
 
 # ── Destination ──────────────────────────────────────────────────────────────────────────────────

@@ -15,9 +15,9 @@ from anaphora import catalog, wire
 from anaphora.bounded import BoundedMap
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.plan import AppMemory
-from anaphora.catalog import CacheRules, Price, PriceRows, Profile, names
+from anaphora.catalog import CacheRules, Price, Profile, names
 from anaphora.catalog.api_limits import ModelBounds, bounds_of
-from anaphora.catalog.price_data import PriceRow, TierRow
+from anaphora.catalog.price_data import PRICE_SLOT, PriceRow, PriceRows, TierRow
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
@@ -72,7 +72,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         return self._bounds
 
     def price(self, at: float, tier: str = "", *, batch: bool = False) -> Price | None:
-        key = int(at // catalog.PRICE_SLOT), tier, batch
+        key = int(at // PRICE_SLOT), tier, batch
         if key not in self.prices:
             if len(self.prices) >= _MOST_PRICES:
                 self.prices.clear()

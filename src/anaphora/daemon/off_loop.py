@@ -3,7 +3,7 @@
     facts = await off_loop.run(app.id, lambda: read_facts(...))
 
 A thread lets others run between Python steps, but not within one call of a C library. So work here
-processes a body in short pieces (see `facts.strict_json`). One task per app runs at a time, so that
+processes a body in short pieces (see `wire.strict_json`). One task per app runs at a time, so that
 an app with many large bodies delays only itself.
 """
 
@@ -19,8 +19,6 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LARGE = 256 * 1024
-"""A body with more new bytes than this is read in a thread."""
 _THREADS = 2
 #: Maximum seconds that the event loop waits for a thread that computes: of 0.005 by default.
 #: It waits after each call of the system, so several times for each request.

@@ -11,6 +11,7 @@ import htpy
 import msgspec
 
 from anaphora.audit.envelope import AuditEnvelope
+from anaphora.cache.verdict.advice import cause_name
 from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.wording import counted
 
@@ -30,7 +31,6 @@ from .figures import (
     usd,
 )
 from .plot import bar
-from .sentences import cause_words
 from .site import Site
 from .values import ShownCall, View
 from .view import query_of
@@ -271,7 +271,7 @@ def result_tag(call: AuditEnvelope) -> htpy.Element:
         return tag([name(call.outcome, 40), status], "bad")
     if call.broke:
         return tag("Break", "bad")
-    if call.verdict == "miss" and not call.lost:
+    if call.changed if call.verdict == "first" else call.verdict == "miss" and not call.lost:
         return tag("Not cached")
     words, tone = _RESULTS.get(call.verdict or "", ("", ""))
     return tag(words or name(call.verdict or "Answered", 40), tone)
@@ -282,7 +282,7 @@ def result_cell(shown: ShownCall, site: Site) -> htpy.Node:
     verdict: htpy.Node = shown.sentence and name(shown.sentence, 400)
     if not verdict and call.cause and call.lost:
         verdict = [
-            name(cause_words(call.change or call.cause)),
+            name(cause_name(call.change or call.cause)),
             call.changed and [" in ", name(call.changed)],
         ]
     again = ""

@@ -227,7 +227,7 @@ class Engine:
 
     def _count(self, request: RoutedRequest) -> int:
         try:
-            rendered, facts = self._generator.split(request)
+            rendered, facts = self._generator.cut(request)
         except InvalidRequest as problem:
             self._check_unreadable(request, problem)
         if self.options.strict:

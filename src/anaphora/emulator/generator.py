@@ -17,7 +17,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Message, Part, Reply, ToolCall
-from anaphora.wire.reading import Members
+from anaphora.wire.cutting import cut_call
 from anaphora.yaml_values import seconds_in
 
 from .exchange import EmulatorResponse, ResponseChunk
@@ -118,17 +118,17 @@ class Generator:
         route, complete = request.route, request.host.complete_body(request)
         body = complete.body
         call = route.codec.parse(body, route.path)
-        rendered, facts = self._split(request.fields if body is request.body else body, route)
+        rendered, facts = self._cut(call, route)
         dropped: tuple[str, ...] = ()
         if self._options.strict:
             kept = request.host.unbound_thinking(request, facts.profile, rendered)
             if kept is not None:
                 body, dropped = kept
                 call = route.codec.parse(body, route.path)
-                rendered, facts = self._split(body, route)
+                rendered, facts = self._cut(call, route)
         shown = request.host.without_earlier_thinking(complete, facts.profile)
         if shown is not None:
-            rendered, facts = self._split(shown, route)
+            rendered, facts = self._cut(route.codec.parse(shown, route.path), route)
         plan = request_plan(rendered, facts.rules, call.ir.cache.mode)
         if complete.held is not None:
             if complete.held_model != rendered.model:
@@ -146,12 +146,14 @@ class Generator:
             dropped=dropped,
         )
 
-    def split(self, request: RoutedRequest) -> tuple[Rendered, ModelFacts]:
-        """Splits a request whose tokens are only counted."""
-        return self._split(request.host.complete_body(request).body, request.route)
+    def cut(self, request: RoutedRequest) -> tuple[Rendered, ModelFacts]:
+        """The chunks of a request whose tokens are only counted."""
+        route = request.route
+        call = route.codec.parse(request.host.complete_body(request).body, route.path)
+        return self._cut(call, route)
 
-    def _split(self, body: bytes | Members, route: EmulatorRoute) -> tuple[Rendered, ModelFacts]:
-        rendered = route.codec.split(body, (), route.path)
+    def _cut(self, call: Call, route: EmulatorRoute) -> tuple[Rendered, ModelFacts]:
+        rendered = cut_call(route.codec, call)
         facts = self._billing.facts(route.provider, route.host.wire, rendered.model)
         return for_model(rendered, facts.profile), facts
 

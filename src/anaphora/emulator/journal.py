@@ -19,7 +19,9 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.bounded import BoundedMap
-from anaphora.cache import CallHints, EarlierCall, PrefixIndex, verdict
+from anaphora.cache import PrefixIndex, verdict
+from anaphora.cache.compared_prompt import CallHints
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.simulator import OpenCall, Outcome, Simulator
 from anaphora.cache.verdict import SentCall, Verdict
 from anaphora.catalog import CacheRules, Price, Profile

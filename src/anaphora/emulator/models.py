@@ -68,9 +68,7 @@ def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "")
 
 @functools.lru_cache(_NAMES)
 def _may_serve(provider: str, model: str) -> bool:
-    if not catalog.may_serve(provider, model) or (provider in HOSTED and not is_aws_id(model)):
-        return False
-    return catalog.serves_own_only(provider) or not catalog.is_misspelled(provider, model)
+    return catalog.may_serve(provider, model) and (provider not in HOSTED or is_aws_id(model))
 
 
 _date_of = functools.cache(catalog.models_date)

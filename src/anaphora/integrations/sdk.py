@@ -24,7 +24,7 @@ from .httpx_transport import ObservedTransport
 from .observation import Observation, OnVerdict, activate
 from .replaced import HOOKS, Hook
 
-__all__ = ["JudgedCall", "Observation", "observe", "observing", "transport"]
+__all__ = ["JudgedCall", "Observation", "transport"]
 
 T = TypeVar("T")
 

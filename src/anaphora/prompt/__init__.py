@@ -7,13 +7,9 @@ from anaphora.values.conversation import Segment
 from .blocks import (
     BlockMark,
     Continuation,
-    Earlier,
-    MarkRequest,
     OutputFormat,
     OutputSchema,
-    Params,
     PartMark,
-    PromptBlock,
     PromptCachePlan,
     Reasoning,
     ResponsesRequestOptions,
@@ -21,39 +17,29 @@ from .blocks import (
     ToolMark,
     flatten_blocks,
 )
-from .context import (
-    Compaction,
-    ContextFingerprint,
-    PrefixFingerprint,
-    RenderedContext,
-    atomic_units,
-    compact,
-)
-from .ir import Call, PromptIR
+from .blocks import Earlier as Earlier
+from .blocks import MarkRequest as MarkRequest
+from .blocks import Params as Params
+from .blocks import PromptBlock as PromptBlock
+from .context import Compaction, compact
+from .context import PrefixFingerprint as PrefixFingerprint
+from .context import RenderedContext as RenderedContext
+from .ir import Call as Call
+from .ir import PromptIR as PromptIR
 
 __all__ = [
     "BlockMark",
-    "Call",
     "Compaction",
-    "ContextFingerprint",
     "Continuation",
-    "Earlier",
-    "MarkRequest",
     "OutputFormat",
     "OutputSchema",
-    "Params",
     "PartMark",
-    "PrefixFingerprint",
-    "PromptBlock",
     "PromptCachePlan",
-    "PromptIR",
     "Reasoning",
-    "RenderedContext",
     "ResponsesRequestOptions",
     "Segment",
     "ToolChoice",
     "ToolMark",
-    "atomic_units",
     "compact",
     "flatten_blocks",
 ]

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
-from anaphora.values import CachePolicy, Extras, Message, Ttl, Value
+from anaphora.values import CachePolicy, Extras, Message, Ttl
+from anaphora.values.fields import Value
 
 
 class PromptBlock(Value, frozen=True):

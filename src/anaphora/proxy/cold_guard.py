@@ -31,7 +31,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache import CallHints, PrefixIndex
+from anaphora.cache import PrefixIndex
 from anaphora.cache.cold import (
     ALLOWED,
     ALTERNATIVES,
@@ -41,6 +41,7 @@ from anaphora.cache.cold import (
     ColdPrefix,
     refusal,
 )
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.cache.sent_call import SentCall
 from anaphora.catalog.pricing import PriceBook
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
@@ -50,7 +51,6 @@ from anaphora.traffic.calls import RelayedCall, UpstreamRequest, header_of
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.matching import RememberedCall, answered_call
 from anaphora.traffic.sent_requests import unsent_request
-from anaphora.wire.request_bodies import RequestBodies
 from anaphora.wording import visible
 
 ColdMode: TypeAlias = Literal["ask", "refuse", "warn"]
@@ -150,7 +150,6 @@ class ColdCalls:
         self._index: PrefixIndex[RememberedCall] = PrefixIndex(
             _MOST_CALLS, _MOST_BYTES, drop_text=RememberedCall.drop_text
         )
-        self._bodies = RequestBodies(most_bytes=_MOST_BYTES // 4)
         self._passes = ColdPasses()
         self._accounts = Accounts()
         self._prices: PriceBook | None = None
@@ -164,7 +163,7 @@ class ColdCalls:
 
     def _find(self, request: UpstreamRequest) -> ColdRequest | None:
         try:
-            unsent = unsent_request(request, self._bodies)
+            unsent = unsent_request(request)
         except (AnaphoraError, InvalidCompression, UnknownCompression, ValueError):
             return None
         if unsent is None or not unsent[0].sent.complete:

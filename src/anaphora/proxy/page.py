@@ -105,6 +105,8 @@ def _predicted(row: AuditEnvelope, judged: JudgedCall) -> AuditEnvelope | None:
 def _sentence(judged: JudgedCall) -> str:
     """The verdict, or why there is none; the reason for a missing bill, and notices."""
     parts = [judged.sentence]
+    if judged.verdict is not None and judged.verdict.remedy is not None:
+        parts.append(str(judged.verdict.remedy))
     if judged.verdict is not None and judged.reason:
         parts.append(f"No bill: {judged.reason}.")
     return " ".join([*parts, *(notice.message for notice in judged.notices)])
@@ -165,7 +167,7 @@ class WatchOverview:
         notices = [htpy.li[f"Call {number}: {text}"] for number, text in tuple(self._calls.notices)]
         return [
             htpy.p(".headline")[f"Since the start: {summary.headline}."],
-            [htpy.p(".dim")[sentence] for sentence in summary.would_save],
+            [htpy.p[sentence] for sentence in summary.advice],
             notices and htpy.ul(".notice", aria_label="Notices")[notices],
         ]
 
@@ -188,7 +190,7 @@ def watch_report(judge: Judge, calls: WatchedCalls, made_at: float) -> bytes:
             "Summary",
             [
                 htpy.p[f"{summary.headline}."],
-                [htpy.p[sentence] for sentence in summary.would_save],
+                [htpy.p[sentence] for sentence in summary.advice],
                 [htpy.p[f"Call {number}: {text}"] for number, text in calls.notices],
                 headline(overview.total),
                 charts(overview),

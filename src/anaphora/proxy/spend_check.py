@@ -51,8 +51,7 @@ from anaphora.traffic.sent_requests import unsent_request
 from anaphora.traffic.sums import JudgedCall
 from anaphora.values import ReplyEnd, Usage
 from anaphora.wire import cloud_paths
-from anaphora.wire.facts.reading import read_facts
-from anaphora.wire.request_bodies import RequestBodies
+from anaphora.wire.permissions.fields import read_facts
 from anaphora.wording import counted, format_usd
 
 #: Seconds between two looks at the calls in flight, and until a call that waits for them is
@@ -113,7 +112,6 @@ _UNREAD = (
 )
 #: A path below one that prompts are posted to, with the same request and bill.
 _COMPACT = ("/responses/compact", "/compact")
-_MOST_BYTES = 8 * 1024 * 1024
 _FIRST_ERROR = 400
 
 
@@ -144,7 +142,6 @@ class ProgramLimit:
         self.calls = self.refused = 0
         """Calls that were sent, and those that were not."""
         self._open: dict[int, LimitedCall] = {}
-        self._bodies = RequestBodies(most_bytes=_MOST_BYTES)
         self._prices: PriceBook | None = None
 
     @property
@@ -231,7 +228,7 @@ class ProgramLimit:
             call.profile = profile(call.provider, model)
             call.price = self._prices.price(call.provider, model, request.started)
         else:
-            found = unsent_request(request, self._bodies)
+            found = unsent_request(request)
             if found is None:
                 call.problem = "its provider is not known, and so is its price"
                 return call
@@ -239,7 +236,7 @@ class ProgramLimit:
             model, call.wire, call.profile = read.model, read.wire, read.profile
             size = Counts(read.sent.rendered).bounds(read.profile.token_error.value)[1]
             with contextlib.suppress(AnaphoraError):  # then the longest output counts
-                facts = read_facts(read.wire, members, path)
+                facts = read_facts(read.wire, members, path=path)
                 max_tokens = facts.max_tokens and facts.max_tokens * facts.n
             stored = not read.sent.complete
             call.price = self._prices.price(

@@ -108,6 +108,8 @@ class ChunkLog:
     """The run of all of them, shared by calls."""
     bare: Any = None
     """Its view without text, shared by calls."""
+    droppable: Any = None
+    """The run of all of them with text that can be dropped, shared by calls."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
     _placed = 0

@@ -63,7 +63,7 @@ class Size(NamedTuple):
 class Odd:
     """The chunks of a log that are not all text."""
 
-    __slots__ = ("before", "done", "ends", "totals")
+    __slots__ = ("done", "ends", "totals")
 
     def __init__(
         self, done: int = 0, ends: Sequence[int] = (), totals: Sequence[tuple[int, int]] = ()
@@ -74,8 +74,6 @@ class Odd:
         """The end of each, in chunks."""
         self.totals = totals
         """Totals up to there: the bytes that are not text, and their tokens."""
-        self.before: Any = None
-        """The size of the runs before the log, as last computed."""
 
     def upto(self, chunks: int) -> tuple[int, int]:
         """The totals of the first chunks."""

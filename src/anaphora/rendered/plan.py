@@ -19,6 +19,8 @@ class Mark(msgspec.Struct, frozen=True):
     chunk: int
     ttl: Ttl
     splice: int | None = None
+    marker: bytes | None = None
+    """Its bytes, if they are not those of its TTL: a marker may have unknown members."""
 
 
 class CacheHandle(msgspec.Struct, frozen=True):

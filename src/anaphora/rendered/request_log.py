@@ -1,13 +1,9 @@
-"""Logs of requests that others send whole at every turn: where the chunks are is kept once for a
-conversation, and each request has its own text.
+"""Logs of remembered requests: where the chunks are, apart from their text.
 
-    columns = LogColumns()
-    columns.append(addition)                          what a request adds
-    RequestLog(columns, begin, text, source)          the log of that request
+    droppable(rendered)             the same chunks, whose text can be dropped
 
-The text of a request is what it adds; that of the chunks before is read from its body when it is
-needed, which is seldom. `without_text` is what is remembered of a request: ends, kinds, keys and
-other facts. Reading text from it raises, so that nothing can be computed from text that is gone.
+`without_text` is what is remembered of a request: ends, kinds, keys and other facts. Reading text
+from it raises, so that nothing can be computed from text that is gone.
 """
 
 from __future__ import annotations
@@ -18,6 +14,9 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 from weakref import ref
 
+from msgspec.structs import replace
+
+from .chunks import ChunkRun, Rendered
 from .log import ChunkLog, LogAppend
 
 TextSource: TypeAlias = Callable[[ChunkLog, int, int], bytes]
@@ -33,10 +32,10 @@ class LogColumns(ChunkLog):
     """Chunks without their text, and the facts about them that all requests share."""
 
     @classmethod
-    def of_log(cls, log: ChunkLog) -> LogColumns:
-        """Those of a log with text."""
+    def of_log(cls, log: ChunkLog, chunks: int, messages: int) -> LogColumns:
+        """Those of the first chunks of a log with text."""
         columns = cls()
-        log._copy_columns(columns, len(log), len(log.message_ends))
+        log._copy_columns(columns, chunks, messages)
         columns.labels, columns.policies = log.labels, log.policies
         return columns
 
@@ -158,3 +157,36 @@ class RequestLog(ChunkLog):
         text = earlier + text
         self._text = first, from_there, text
         return from_there, text
+
+
+def droppable(rendered: Rendered) -> Rendered:
+    """The prompt with logs of its own, whose text can be dropped, and without the values that it
+    was rendered from. Calls with the same tools or system blocks share their logs."""
+    envelope = replace(rendered.envelope, source=None)
+    return replace(
+        rendered, runs=tuple(map(_droppable_run, rendered.runs)), envelope=envelope, source=None
+    )
+
+
+def _droppable_run(run: ChunkRun) -> ChunkRun:
+    log = run.log
+    if log.base is not log:
+        return run
+    if run.section == "messages":
+        messages = range(len(run.source))
+        return replace(run, log=_request_log(log, run.count, len(messages)), source=messages)
+    known: ChunkRun | None = log.droppable
+    if known is None or (known.lead, known.close) != (run.lead, run.close):
+        own = _request_log(log, len(log), 0)
+        known = log.droppable = replace(run, log=own, source=log.labels)
+    return known
+
+
+def _request_log(log: ChunkLog, chunks: int, messages: int) -> RequestLog:
+    text = log.slice(0, log.start(chunks))
+    return RequestLog(LogColumns.of_log(log, chunks, messages), 0, 0, text, _all_read)
+
+
+def _all_read(log: ChunkLog, first: int, end: int) -> bytes:  # noqa: ARG001
+    """The source of a text that is whole."""
+    return b""

@@ -13,38 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapter import RecordingAdapter, ReplayAdapter
-    from .fixture import Fixture
-    from .player import Player, ReplayReport
-    from .redact import Redaction
-    from .rules import MatchRule
+    from .player import Player
     from .signing import SigningKey
     from .store import FixtureStore
     from .transport import Recorder
 
-__all__ = [
-    "Fixture",
-    "FixtureStore",
-    "MatchRule",
-    "Player",
-    "Recorder",
-    "RecordingAdapter",
-    "Redaction",
-    "ReplayAdapter",
-    "ReplayReport",
-    "SigningKey",
-]
+__all__ = ["FixtureStore", "Player", "Recorder", "RecordingAdapter", "ReplayAdapter", "SigningKey"]
 
 #: Loaded on first access: verifying a folder needs no HTTP.
 _LAZY = {
-    "Fixture": "fixture",
     "FixtureStore": "store",
-    "MatchRule": "rules",
     "Player": "player",
     "Recorder": "transport",
     "RecordingAdapter": "adapter",
-    "Redaction": "redact",
     "ReplayAdapter": "adapter",
-    "ReplayReport": "player",
     "SigningKey": "signing",
 }
 

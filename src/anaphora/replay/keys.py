@@ -29,6 +29,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import unread_model, wire_of
+from anaphora.wire.cutting import cut
 
 from .fixture import Fixture
 from .rules import MatchRules
@@ -206,7 +207,7 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
         codec = _codec(request)
         if codec is not None:
             try:
-                rendered = codec.split(body, path=request.path)
+                rendered = cut(codec, body, request.path)
                 members = msgspec.json.decode(codec.assemble(rendered, Plan()).body.join())
                 model = rendered.model
             except (AnaphoraError, msgspec.DecodeError):

@@ -17,7 +17,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from anaphora.cache import EarlierCall
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Prediction, Verdict, predict_usage, predicted_usage
 from anaphora.catalog import Price
@@ -30,8 +30,7 @@ from anaphora.redaction import Redactor
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 from anaphora.wire import cloud_paths
-from anaphora.wire.reading import Members
-from anaphora.wire.request_bodies import RequestBodies
+from anaphora.wire.reading import Members, object_members, request_error
 
 from .accounts import Accounts, Credentials, credentials, keys_in
 from .calls import (
@@ -79,7 +78,6 @@ class CallJudge:
         self._savings = savings
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
-        self._bodies = RequestBodies(most_bytes=most_bytes // 4)
         self._prices: PriceBook | None = None
         self._accounts = Accounts()
         self._redactors: dict[Credentials, Redactor] = {}
@@ -219,11 +217,13 @@ class CallJudge:
         except UnknownCompression as problem:
             answer, judged.reason = b"", f"the answer is {problem}"
         logged = as_logged(call, judged.wire, path, answer)
-        body = self._bodies.read(judged.provider, judged.wire, logged.request)
+        members = object_members(logged.request, "$", request_error)
         yield
         reply = read_reply(logged)
         yield
-        request = request_of(logged, str(call.number), chains=self._chains, body=body, reply=reply)
+        request = request_of(
+            logged, str(call.number), chains=self._chains, members=members, reply=reply
+        )
         judged.model = request.model
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
@@ -231,7 +231,7 @@ class CallJudge:
         account = self._accounts.digest(call.route, found)
         request.sent = replace(request.sent, route=account)
         yield
-        yield from self._compare(call, judged, request, body.members, redact)
+        yield from self._compare(call, judged, request, members, redact)
 
     def _compare(
         self,

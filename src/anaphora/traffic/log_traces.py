@@ -22,6 +22,7 @@ from anaphora.rendered import Kind, Rendered
 from anaphora.rendered.media import Size
 from anaphora.tokens import Counts
 from anaphora.values import Usage
+from anaphora.wire.cutting import cut
 
 from .request_log import read_fields, why_unbilled
 
@@ -64,7 +65,7 @@ class _RequestLog:
             return Problem(place, reason, "not_compared")
         logged = read_fields(fields)
         codec, provider = logged.codec()
-        rendered = codec.split(logged.request, path=logged.path)
+        rendered = cut(codec, logged.request, logged.path)
         model = logged.model or rendered.model
         tools, tools_sizes, messages, breakpoints = _blocks(rendered)
         call = TraceCall(

@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache import PrefixIndex
 from anaphora.cache.cold import ColdPrefix, cold_call, still_used
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.sent_call import may_be_cached
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import (
     Diagnosis,
@@ -31,8 +31,7 @@ from anaphora.cache.verdict import (
     predict_after,
     saved_usd,
 )
-from anaphora.cache.verdict.changes import changed_tool_fields
-from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair
+from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair, compared_tools
 from anaphora.cache.verdict.values import agrees
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan, Rendered
@@ -81,9 +80,8 @@ class RequestPairs:
                     _remember(self._anywhere, each, scope)
         last = self._near.last_call(sent.rendered, scope=own, hints=request.hints)
         earlier = _remember(self._near, request, own, prompt)
-        if earlier is None and last is not None and may_be_cached(last.sent, last.catalog_rules):
-            fields = changed_tool_fields(last.sent.rendered, sent.rendered)
-            request.sent = replace(sent, tool_fields=fields)
+        if earlier is None and last is not None:
+            request.sent = compared_tools(last.sent, sent, last.catalog_rules)
         if self._only[scope] is None:
             other = _remember(self._anywhere, request, scope, prompt)
             if other is not None and other.continues and not (earlier and earlier.continues):
@@ -181,6 +179,8 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     planned: PlannedCall | None = None
     earlier: EarlierCall[RememberedCall] | None = None
     """Until the call is answered."""
+    last: RememberedCall | None = None
+    """The last call of the same app and model if `earlier` is None; until this one is judged."""
     failed: bool = False
     """It cached nothing: later calls are compared with the one before it."""
     compared: bool = False
@@ -214,7 +214,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
 
     def end(self) -> None:
         """Nothing will be read from its text any more, except by later calls."""
-        self.ended, bare = True, self.bare
+        self.ended, self.last, bare = True, None, self.bare
         if bare is not None:
             self.sent, self.bare = _with_prompt(self.sent, bare), None
 
@@ -268,6 +268,9 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
     ) -> Verdict:
         """The verdict by the bill of `sent`; by the rules if there is no bill yet."""
         before = self.before if self.compared else self._before(rules)
+        if self.last is not None:
+            last, self.last = self.last, None
+            self.sent = compared_tools(last.sent, self.sent, last.rules or rules)
         left = 0
         if self.expected is None and before is not None:
             left = _read_all(before, self.sent, rules)

@@ -20,14 +20,18 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.bounded import BoundedMap
-from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
+from anaphora.cache import PrefixIndex, hints_of
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner, has_replies
 from anaphora.cache.plan.memory import ConversationState
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.rendered.request_log import droppable
 from anaphora.tokens import Bills, for_model
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wire.cloud_paths import unread_model
+from anaphora.wire.cutting import cut
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
 from anaphora.wire.splicing import plannable
@@ -107,7 +111,7 @@ def read_request(
     logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
     codec, provider = logged.codec()
     members = object_members(body, "$", request_error)
-    rendered = codec.split(members, (), path)
+    rendered = droppable(cut(codec, body, path))
     return read_split(
         for_model(rendered, catalog.profile(provider, rendered.model)),
         members,

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache import EarlierCall
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules, Price
 from anaphora.catalog.prices import cost_of
@@ -120,12 +120,12 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
             amount = f"{would}cost {format_usd(-self.saved_usd)} more ({format_share(-self.share)})"
         else:
             amount = f"{would}saved {format_usd(self.saved_usd)} ({format_share(self.share)})"
-        advice = " --fix places them." if not self.placed and self.share >= _WORTH_SAYING else ""
+        advice = " --fix places them." if not self.placed and self.share >= WORTH_SAYING else ""
         return f"Anaphora's markers {amount}: {costs} {how}.{advice}"
 
 
-#: Markers that save less than this share are not recommended.
-_WORTH_SAYING = 0.01
+#: What saves less than this share is not named.
+WORTH_SAYING = 0.01
 
 
 class _Simulators(msgspec.Struct, frozen=True, eq=False):

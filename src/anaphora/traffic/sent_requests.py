@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from anaphora import catalog, wire
 from anaphora.analysis.trace.format import unsupported
 from anaphora.bounded import BoundedMap
-from anaphora.cache import CallHints, hints_of
+from anaphora.cache import hints_of
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import (
     Diagnosis,
@@ -25,16 +26,16 @@ from anaphora.catalog import CacheRules, Dialect, Profile
 from anaphora.catalog.names import is_opaque
 from anaphora.client.transport.decoding import decoded
 from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.rendered.request_log import droppable
 from anaphora.tokens import for_model
 from anaphora.values import Reply, Usage
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import unread_model
+from anaphora.wire.cutting import cut
 from anaphora.wire.dialect.routers import answering_host
-from anaphora.wire.elements import DecodedBody
 from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder
 from anaphora.wire.openai_responses.parse import input_items
-from anaphora.wire.reading import Members, known_text, object_members, request_error
-from anaphora.wire.request_bodies import RequestBodies
+from anaphora.wire.reading import Members, encode_members, known_text, object_members, request_error
 
 from .calls import (
     KEPT_BYTES,
@@ -227,19 +228,19 @@ def request_of(
     place: str,
     defaults: RequestDefaults = _NO_DEFAULTS,
     chains: ResponseChains | None = None,
-    body: DecodedBody | None = None,
+    members: Members | None = None,
     reply: ReadReply | None = None,
 ) -> SentRequest:
-    """A request and its bill, from the bytes sent. `body` and `reply` are passed if they were
-    decoded before."""
+    """A request and its bill, from the bytes sent. The members of the body and `reply` are passed
+    if they were decoded before."""
     codec, provider, stores = _origin(logged, defaults)
-    if body is None:
-        body = DecodedBody(object_members(logged.request, "$", request_error))
-    members = body.members
+    if members is None:
+        members = object_members(logged.request, "$", request_error)
     hints, chained = hints_of(logged.headers, members), None
     if hints.previous_reply and chains is not None:
         chained = chains.complete(members, hints)
-    rendered = codec.split(chained or body, path=defaults.path or logged.path)
+    request = logged.request if chained is None else encode_members(chained)
+    rendered = droppable(cut(codec, request, defaults.path or logged.path))
     answer, failure = read_reply(logged, codec) if reply is None else reply
     dialect = getattr(codec, "dialect", None)
     named = defaults.model or logged.model or rendered.model
@@ -280,9 +281,7 @@ def request_of(
     )
 
 
-def unsent_request(
-    request: UpstreamRequest, bodies: RequestBodies
-) -> tuple[SentRequest, Members] | None:
+def unsent_request(request: UpstreamRequest) -> tuple[SentRequest, Members] | None:
     """A call of a model before it is sent, with the members of its body; None if it is none, or of
     an unknown provider. Raises if it cannot be read."""
     path, provider = decoded_path(request.path), request.route.provider
@@ -301,8 +300,8 @@ def unsent_request(
         path=path,
         started=request.started,
     )
-    body = bodies.read(provider, wire, logged.request)
-    return request_of(logged, "", body=body, reply=(None, "")), body.members
+    members = object_members(logged.request, "$", request_error)
+    return request_of(logged, "", members=members, reply=(None, "")), members
 
 
 def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:

@@ -8,8 +8,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call
-from anaphora.cache.verdict.values import CHANGED, VOLATILE
+from anaphora.cache.verdict import (
+    CauseKind,
+    Change,
+    Remedy,
+    RemedyKind,
+    Verdict,
+    as_side_call,
+)
+from anaphora.cache.verdict.values import PROMPT_CHANGED, VOLATILE
 from anaphora.values import Notice, Usage
 from anaphora.wording import format_usd
 
@@ -20,8 +27,6 @@ Session: TypeAlias = tuple[str, str]
 
 #: Breaks that are shown in full.
 _WORST = 3
-#: Changes that no order of the prompt avoids: the content differs.
-_OTHER_CONTENT = frozenset(("tool_added", "tool_removed", "image_added", "image_gone"))
 
 
 class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
@@ -184,6 +189,8 @@ class WatchedConversation(msgspec.Struct, eq=False):
     """The bytes of the tools in its first prompt."""
     shared: bool = False
     """Another conversation begins like it."""
+    remedies: dict[RemedyKind, Remedy] = {}
+    """What each would have saved at its calls so far."""
 
     @property
     def is_side_call(self) -> bool:
@@ -224,8 +231,6 @@ class Totals:
         """The number of calls of each kind."""
         self.losses: dict[CauseKind, Losses] = {}
         self.lost = Losses()
-        self.by_order = Losses()
-        """The part lost because something before the cached text changed or moved."""
         self.breaks = 0
         self.worst: list[JudgedCall] = []
         """The most expensive breaks, the worst first."""
@@ -264,9 +269,9 @@ class Totals:
         for cause, tokens in call.verdict.losses.items():
             cost_usd = None if call.lost_usd is None else call.lost_usd * tokens / call.lost
             self.losses.setdefault(cause, Losses()).add(tokens, cost_usd)
-        if tokens := _lost_by_order(call.verdict):
-            cost_usd = None if call.lost_usd is None else call.lost_usd * tokens / call.lost
-            self.by_order.add(tokens, cost_usd)
+        if (remedy := call.verdict.remedy) is not None and remedy.calls:
+            placed = msgspec.structs.replace(remedy, text=_placed(remedy, call.verdict))
+            conversation.remedies[remedy.kind] = placed
         if call.broke:
             self.breaks += 1
             self.worst.append(call)
@@ -313,17 +318,16 @@ def _is_alone(conversation: WatchedConversation) -> bool:
     verdict = conversation.first.verdict
     if conversation.shared or verdict is None:
         return False
-    return verdict.result == "first" and verdict.cause != "changed"
+    return verdict.result == "first" and verdict.cause not in PROMPT_CHANGED
 
 
-def _lost_by_order(verdict: Verdict) -> int:
-    """The lost tokens that would have been read if the changed text were after them, or nothing had
-    moved. An edit of the history counts only if the text changes by itself."""
+def _placed(remedy: Remedy, verdict: Verdict) -> str:
+    """Its text, with the place of the text to move."""
     change = verdict.change
-    if change is None or change.kind in _OTHER_CONTENT:
-        return 0
-    kinds = CHANGED if change.kind in VOLATILE else CHANGED - {"history_edited"}
-    return sum(tokens for kind, tokens in verdict.losses.items() if kind in kinds)
+    if remedy.kind != "move_to_end" or change is None or change.kind not in VOLATILE:
+        return remedy.text
+    place = change.path.removesuffix(".text")
+    return remedy.text.replace(" into the newest", f" in {place} into the newest", 1)
 
 
 def _trimmed(amount: Decimal) -> Decimal:

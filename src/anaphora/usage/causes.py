@@ -20,43 +20,19 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.analysis.trace.format import unsupported
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, TraceEntry
-from anaphora.analysis.trace.verdicts import judge_bills
+from anaphora.analysis.trace.verdicts import BillVerdict, judge_bills
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.verdict import CauseKind, Verdict
+from anaphora.cache.verdict.advice import LONGER, can_apply
 from anaphora.cache.verdict.prediction import lost_usd
 from anaphora.catalog import CacheRules, Price
+from anaphora.catalog.prices import EXACT
 from anaphora.catalog.pricing import PriceBook
 from anaphora.values import TTL_SECONDS, Usage
 from anaphora.wording import format_duration, format_loss
 
-from .records import CallLoss, LossCause
-
-#: By the cause of the verdict. A change of bytes is named by its section.
-CAUSES: dict[CauseKind, LossCause] = {
-    "expired": "idle",
-    "changed": "system_changed",
-    "history_edited": "history_edited",
-    "images_changed": "history_edited",
-    "thinking_dropped": "history_edited",
-    "compaction": "compaction",
-    "resumed": "resumed",
-    "model_changed": "model_switched",
-    "parameter_changed": "model_switched",
-    "other_key": "model_switched",
-    "other_route": "model_switched",
-    "below_minimum": "below_minimum",
-    "no_marker": "no_marker",
-    "marker_on_volatile": "no_marker",
-    "marker_on_trailing_system": "no_marker",
-    "lookback_exceeded": "no_marker",
-    "not_yet_visible": "provider_side",
-    "not_persisted": "provider_side",
-    "above_maximum": "provider_side",
-    "evicted": "provider_side",
-    "provider_side": "provider_side",
-    "unknown": "unknown",
-}
+from .records import CallLoss
 
 
 def losses(
@@ -80,7 +56,13 @@ def losses(
         assert usage is not None
         key = answers[judged.call].key if answers else b""
         yield from losses_of(
-            judged.verdict, key, judged.gap, usage.usage(), judged.price, before=judged.before
+            judged.verdict,
+            key,
+            judged.gap,
+            usage.usage(),
+            judged.price,
+            before=judged.before,
+            saved=_saved(judged),
         )
     agents: dict[tuple[str, ...], list[FoundTrace]] = {}
     for entry in found.values():
@@ -90,6 +72,24 @@ def losses(
             agents.setdefault(kind, []).append(entry)
     for same_kind in agents.values():
         yield from _repeated_beginnings(same_kind, prices)
+
+
+def _saved(judged: BillVerdict) -> Decimal | None:
+    """What users of the program could have saved: with a longer lifetime, before the dearer writes
+    of all their calls."""
+    verdict, kind = judged.verdict, judged.verdict.cause
+    if kind is None or not can_apply(kind, judged.trace.source or ""):
+        return None
+    if kind != "expired":
+        return judged.saved
+    rates = None if judged.price is None else judged.price.at(verdict.total or 0)
+    longer = None if rates is None else rates.writing(LONGER)
+    if rates is None or rates.read is None or longer is None or judged.gap is None:
+        return None
+    short, long = (TTL_SECONDS[ttl] for ttl in (judged.ttl or LONGER, LONGER))
+    if short >= long or judged.gap > long:
+        return None
+    return EXACT.multiply(longer - rates.read, verdict.lost).scaleb(-6, EXACT)
 
 
 def _repeated_beginnings(agents: list[FoundTrace], prices: PriceBook) -> Iterator[CallLoss]:
@@ -150,9 +150,10 @@ def losses_of(
     price: Price | None,
     *,
     before: int = 0,
+    saved: Decimal | None = None,
 ) -> Iterator[CallLoss]:
     """A loss for each cause of the verdict that explains a part of it. `before` are the tokens of
-    the prompt before, if known."""
+    the prompt before, if known; `saved` is what the first one's remedy would have saved."""
     shares = _shares(verdict, before)
     sentence = verdict.describe(outlined=True) if shares else ""
     tokens = sum(shares.values())
@@ -164,29 +165,18 @@ def losses_of(
             last = number == len(shares)
             nano = left if last else round(usd * 10**9 * Decimal(share) / tokens)
             left -= nano
-        yield CallLoss(key, cause, share, nano, sentence, idle)
+        kept = None if saved is None or number > 1 else round(saved * 10**9)
+        yield CallLoss(key, cause, share, nano, sentence, idle, kept)
 
 
-def _shares(verdict: Verdict, before: int) -> dict[LossCause, int]:
+def _shares(verdict: Verdict, before: int) -> dict[CauseKind, int]:
     """The tokens that were cached, sent again and not read, by cause. Without a cache, all of the
     prompt before was sent again."""
-    shares: dict[LossCause, int] = {}
-    for kind, tokens in verdict.losses.items():
-        cause = _cause(verdict, kind)
-        shares[cause] = shares.get(cause, 0) + tokens
-    kind_ = verdict.cause
-    if shares or kind_ is None or kind_ == "side_call" or verdict.result == "hit":
+    shares, kind = verdict.losses, verdict.cause
+    if shares or kind is None or kind == "side_call" or verdict.result == "hit":
         return shares
     total, read = verdict.total or 0, verdict.billed or 0
     # After a compaction nothing is compared: what it did not read is written anew.
-    most = total if kind_ == "compaction" and verdict.left is None else verdict.left or before
+    most = total if kind == "compaction" and verdict.left is None else verdict.left or before
     missed = min(most, total) - read
-    return {_cause(verdict, kind_): missed} if missed > 0 else {}
-
-
-def _cause(verdict: Verdict, kind: CauseKind) -> LossCause:
-    if kind == "changed":
-        code = "" if verdict.diagnosis is None else verdict.diagnosis.code
-        section = code if verdict.change is None else verdict.change.section
-        return "tools_changed" if section.startswith("tools") else "system_changed"
-    return CAUSES[kind]
+    return {kind: missed} if missed > 0 else {}

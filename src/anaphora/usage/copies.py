@@ -47,7 +47,7 @@ _MOST_COPIES = 5_000
 _OTHERS = ", ".join(
     [f"ours.{name}" for name in ("file", "key", "answer", "copied", "label", "at")]
     + [f"other.{name}" for name in COUNTS]
-    + ["ours.line"]
+    + ["ours.line", "other.partial"]
 )
 
 

@@ -46,7 +46,7 @@ _APPLICATION = 0x616E6175
 _CALLS = (
     "CREATE TABLE {} (file INTEGER NOT NULL, key BLOB NOT NULL, answer BLOB NOT NULL,"
     " copied INTEGER NOT NULL, label INTEGER NOT NULL, at REAL, "
-    + ", ".join(f"{name} INTEGER NOT NULL" for name in (*COUNTS, "line"))
+    + ", ".join(f"{name} INTEGER NOT NULL" for name in (*COUNTS, "line", "partial"))
     + ", PRIMARY KEY (file, key)) WITHOUT ROWID"
 )
 _TABLES = (
@@ -66,14 +66,15 @@ _TABLES = (
     _CALLS.format("richer"),
     "CREATE TABLE losses (file INTEGER NOT NULL, key BLOB NOT NULL, cause TEXT NOT NULL,"
     " tokens INTEGER NOT NULL, nano_usd INTEGER, sentence TEXT NOT NULL, idle REAL,"
+    " saved_nano_usd INTEGER,"
     " PRIMARY KEY (file, key, cause)) WITHOUT ROWID",
 )
-_COLUMNS = "file", "key", "answer", "copied", "label", "at", *COUNTS, "line"
-#: A later line about the same answer replaces the earlier, unless that has more output.
+_COLUMNS = "file", "key", "answer", "copied", "label", "at", *COUNTS, "line", "partial"
+#: A later line about the same answer replaces the earlier, unless that has more output or is whole.
 _ADD = (
     f"INSERT INTO calls VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO UPDATE SET"
     f" {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[4:])}"
-    " WHERE excluded.output >= output"
+    " WHERE (partial, excluded.output) >= (excluded.partial, output)"
 )
 #: Labels that are kept in memory.
 _MOST_LABELS = 10_000
@@ -198,7 +199,7 @@ class UsageIndex:
         """The columns after `file`."""
         label = program, call.provider, call.model, call.tier, call.session, call.project
         same, number = call.untimed or call.key, self._label(label)
-        return call.key, same, call.copied, number, call.at, *_counts(call), call.line
+        return call.key, same, call.copied, number, call.at, *_counts(call), call.line, call.partial
 
     def _label(self, label: Label) -> int:
         if label not in self._labels:
@@ -284,7 +285,7 @@ class UsageIndex:
                 for file in self.run("SELECT id FROM files WHERE path = ?", (path,)).fetchall():
                     self.run("DELETE FROM losses WHERE file = ?", file)
                     rows = ((*file, *msgspec.structs.astuple(one)) for one in found)
-                    add = "INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?, ?, ?)"
+                    add = "INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
                     self._database.executemany(add, rows)
                     done = mark, pack(notices), *file
                     self.run("UPDATE files SET judged = ?, notices = ? WHERE id = ?", done)

@@ -137,7 +137,10 @@ class _Found:
         for one in found:
             if isinstance(one, Problem):
                 self.add_problem(one)
-            elif (known := calls.get(one.key)) is None or known.output <= one.output:
+            elif (known := calls.get(one.key)) is None or (known.partial, one.output) >= (
+                one.partial,
+                known.output,
+            ):
                 calls[one.key] = one
 
     def add_problem(self, problem: Problem) -> None:

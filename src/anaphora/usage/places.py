@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import PROGRAMS, ProgramName
+from anaphora.cache.verdict.advice import PROGRAM_TITLES
 
 from . import opencode_files
 from .log_files import DETECT_LINES, detect, files_in, lines_of, records_of
@@ -24,7 +25,6 @@ class SessionFolder(NamedTuple):
     """A folder of a program's sessions."""
 
     program: ProgramName
-    title: str
     variable: str
     """Environment variable with other folders, separated by commas."""
     defaults: tuple[str, ...]
@@ -34,6 +34,10 @@ class SessionFolder(NamedTuple):
     """Patterns of the files in the folder."""
     below: str = ""
     """Path below the folders that the variable names."""
+
+    @property
+    def title(self) -> str:
+        return PROGRAM_TITLES[self.program]
 
     def paths(self, environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
         value = environ.get(self.variable, "")
@@ -51,14 +55,13 @@ _DATABASES = ("opencode*.db", "storage")
 _PROJECTS, _SESSIONS = ("projects/**/*.jsonl",), ("sessions/**/*.jsonl",)
 _COPILOT = ("session-state/**/*.jsonl",)
 FOLDERS = (
-    SessionFolder("claude_code", "Claude Code", "CLAUDE_CONFIG_DIR", _CLAUDE, _PROJECTS),
-    SessionFolder("codex", "Codex", "CODEX_HOME", (".codex",), _CODEX),
-    SessionFolder("gemini_cli", "Gemini CLI", "GEMINI_CLI_HOME", (".gemini",), _GEMINI, ".gemini"),
-    SessionFolder("opencode", "opencode", "OPENCODE_DATA_DIR", _OPENCODE, _DATABASES),
-    SessionFolder("copilot", "GitHub Copilot CLI", "COPILOT_HOME", (".copilot",), _COPILOT),
-    SessionFolder("pi", "pi", "PI_CODING_AGENT_DIR", (".pi/agent",), _SESSIONS),
+    SessionFolder("claude_code", "CLAUDE_CONFIG_DIR", _CLAUDE, _PROJECTS),
+    SessionFolder("codex", "CODEX_HOME", (".codex",), _CODEX),
+    SessionFolder("gemini_cli", "GEMINI_CLI_HOME", (".gemini",), _GEMINI, ".gemini"),
+    SessionFolder("opencode", "OPENCODE_DATA_DIR", _OPENCODE, _DATABASES),
+    SessionFolder("copilot", "COPILOT_HOME", (".copilot",), _COPILOT),
+    SessionFolder("pi", "PI_CODING_AGENT_DIR", (".pi/agent",), _SESSIONS),
 )
-TITLES: dict[ProgramName, str] = {one.program: one.title for one in FOLDERS}
 
 
 class SessionFile(NamedTuple):
@@ -70,6 +73,36 @@ class SessionFile(NamedTuple):
     size: int
     folder: Path
     """The program's folder, or the place that was named."""
+
+
+#: Between a repository and its worktrees, where Claude Code makes them.
+_WORKTREES = "/.claude/worktrees/"
+_MOST_BYTES = 4096
+
+
+def repository(folder: str, others: Iterable[str] = ()) -> str:
+    """The git repository that a folder is in, as a folder or a worktree: one project. `others` are
+    the folders of the same session: of a folder that is gone, the one that contains it."""
+    path = Path(folder)
+    for parent in (path, *path.parents) if path.is_absolute() else ():
+        if (found := _repository_at(parent / ".git")) is not None:
+            return str(found)
+    outer = folder.replace("\\", "/").partition(_WORKTREES)[0]
+    inside = [each for each in others if outer.startswith(each.replace("\\", "/") + "/")]
+    return min(inside, key=len, default=folder[: len(outer)])
+
+
+def _repository_at(git: Path) -> Path | None:
+    """None if there is none. In a worktree, `.git` is a file that names the repository's."""
+    try:
+        if git.is_dir():
+            return git.parent
+        with git.open("rb") as file:
+            line = file.read(_MOST_BYTES).decode(errors="replace").strip()
+    except (OSError, ValueError):
+        return None
+    head, found, _ = line.removeprefix("gitdir: ").replace("\\", "/").partition("/.git/worktrees/")
+    return Path(head) if found else git.parent
 
 
 def session_files(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 from anaphora.analysis.trace.log_lines import seconds
+from anaphora.cache.verdict import CauseKind
 from anaphora.values import Ttl, Usage
 
 
@@ -39,6 +40,8 @@ class CallBill(msgspec.Struct, frozen=True, array_like=True):
     """The key without its time, if files that copy the answer change its time."""
     copied: bool = False
     """The file says that it begins with another session: `untimed` is enough."""
+    partial: bool = False
+    """The file has only a part of its tokens, and this is the least."""
 
     @property
     def input(self) -> int:
@@ -67,32 +70,12 @@ def usage_of(counts: Sequence[int]) -> Usage:
     return Usage(uncached=uncached, read=read, written=kept, output=output)
 
 
-LossCause: TypeAlias = Literal[
-    "idle",
-    "tools_changed",
-    "system_changed",
-    "model_switched",
-    "history_edited",
-    "compaction",
-    "resumed",
-    "subagent",
-    "below_minimum",
-    "no_marker",
-    "provider_side",
-    "unknown",
-]
-"""Why tokens that had been cached were paid again: the cache expired while nobody called; tools,
-system text, model or effort changed; earlier messages were changed, or replaced by a summary; a
-session was resumed; a subagent wrote a beginning that another one had written; the prompt is
-shorter than the provider caches; nothing was marked to be cached; the provider did not find it."""
-
-
 class CallLoss(msgspec.Struct, frozen=True, array_like=True):
     """What one call lost."""
 
     key: bytes
     """The call's."""
-    cause: LossCause
+    cause: CauseKind
     tokens: int
     """Tokens that could have been read and were paid again."""
     nano_usd: int | None
@@ -101,3 +84,5 @@ class CallLoss(msgspec.Struct, frozen=True, array_like=True):
     """The verdict, without text of prompts."""
     idle: float | None = None
     """Seconds since the call before."""
+    saved_nano_usd: int | None = None
+    """What the cause's remedy would have saved, before dearer writes; None: nothing, or unknown."""

@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import RemedyKind
+from anaphora.cache.verdict import CauseKind, RemedyKind
 
-from .records import COUNTS, LossCause
+from .records import COUNTS
 
 Grouping: TypeAlias = Literal[
     "daily", "weekly", "monthly", "session", "project", "model", "program"
@@ -40,6 +40,8 @@ class UsageRow(msgspec.Struct, kw_only=True):
     """Of the calls whose price is known."""
     unpriced: int = 0
     """Calls without a known price."""
+    partial: int = 0
+    """Calls with only a part of their tokens in the file: their cost is higher."""
     lost: int = 0
     """Tokens that had been cached and were paid again."""
     lost_usd: Decimal = Decimal(0)
@@ -67,19 +69,23 @@ class UsageRow(msgspec.Struct, kw_only=True):
             self.project = other.project
 
 
-_SUMS = (*COUNTS, "calls", "usd", "unpriced", "lost", "lost_usd")
+_SUMS = (*COUNTS, "calls", "usd", "unpriced", "partial", "lost", "lost_usd")
 
 
 class CauseRow(msgspec.Struct, kw_only=True):
     """What one cause cost."""
 
-    cause: LossCause
+    cause: CauseKind
     calls: int
     tokens: int
     usd: Decimal
     programs: tuple[str, ...]
-    advice: tuple[str, ...]
+    advice: tuple[str, ...] = ()
     """What to do about it: a line for each of the programs, or one for all."""
+    saved: dict[str, Decimal] = {}
+    """About what the remedy would have saved, dearer writes included, by program."""
+    saved_usd: Decimal = Decimal(0)
+    """The sum of it."""
     remedy: RemedyKind = "nothing"
     """The kind of it, as verdicts name it."""
 
@@ -87,7 +93,7 @@ class CauseRow(msgspec.Struct, kw_only=True):
 class DearLoss(msgspec.Struct, kw_only=True):
     """One loss, with the place of its call."""
 
-    cause: LossCause
+    cause: CauseKind
     at: float | None
     file: str
     line: int
@@ -116,6 +122,8 @@ class UsageReport(msgspec.Struct, kw_only=True):
     programs: tuple[UsageRow, ...]
     causes: tuple[CauseRow, ...] | None
     """The dearest first; None if they were not looked for."""
+    avoidable_usd: Decimal = Decimal(0)
+    """About how much of the losses a setting or command would have saved."""
     dearest: tuple[DearLoss, ...] = ()
     unpriced: tuple[UnpricedModel, ...] = ()
     problems: tuple[str, ...] = ()

@@ -9,21 +9,26 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import cache
 from itertools import islice
 from operator import add
 from typing import Any
 
 import msgspec
 
+from anaphora.cache.verdict.advice import LONGER
 from anaphora.catalog.price_data import PRICE_SLOT
 from anaphora.catalog.prices import Rates
 from anaphora.catalog.pricing import PriceBook, price_levels
 
 from .index import Label, UsageIndex
+from .places import repository
 from .records import COUNTS, usage_of
 from .report import DearLoss, Grouping, UsageReport, UsageRow
 from .tally import NANO, UsageTally, period_of
 
+#: The dearest losses that are listed if not all are asked for.
+FEW_LOSSES = 10
 _INPUT = "uncached + read + written_5m + written_30m + written_1h"
 _SLOT = f"CAST(at / {PRICE_SLOT} AS INTEGER)"
 #: The chosen calls, each answer once.
@@ -37,6 +42,8 @@ _LOST = (
     "losses CROSS JOIN calls USING (file, key) WHERE file IN chosen AND NOT EXISTS (SELECT 1 FROM"
     " dropped WHERE dropped.file = losses.file AND dropped.key = losses.key AND keeper NOTNULL)"
 )
+#: How a tier is named, if not by its own name.
+_TIERS = {"fast": "fast mode"}
 _FIELDS: dict[Grouping, int] = {"program": 0, "model": 2, "session": 4, "project": 5}
 
 
@@ -55,7 +62,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A folder, with those in it, or the name of a folder."""
     session: str = ""
     """The beginning of the session's id."""
-    dearest: int = 10
+    dearest: int = FEW_LOSSES
     """How many of the dearest losses are listed."""
 
     def takes(self, label: Label) -> bool:
@@ -73,6 +80,10 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def named_model(model: str, tier: str) -> str:
+    return f"{model}, {_TIERS.get(tier, tier)}" if tier else model
+
+
 def usage_report(
     index: UsageIndex, query: UsageQuery, *, now: float, with_causes: bool
 ) -> UsageReport:
@@ -86,10 +97,16 @@ class _Report:
         self._prices = PriceBook(now)
         labels = self._run(
             "SELECT id, program, provider, model, tier, session, project FROM labels"
-        )
-        self._labels: dict[int, Label] = {
-            id: label for id, *rest in labels if query.takes(label := tuple(rest))
-        }
+        ).fetchall()
+        folders: dict[str, set[str]] = {}
+        for *_, session, project in labels:
+            folders.setdefault(session, set()).add(project)
+        known = cache(lambda session, project: repository(project, folders[session] - {""}))
+        self._labels: dict[int, Label] = {}
+        for id, *rest, session, project in labels:
+            label = (*rest, session, known(session, project))
+            if query.takes(label) or query.takes((*rest, session, project)):
+                self._labels[id] = label
         self._names: dict[int | None, str] = {}
         self._tally = UsageTally(by=query.by)
         times = {"since": query.since, "until": query.until}
@@ -109,7 +126,7 @@ class _Report:
         """The row of a call."""
         field = _FIELDS.get(self._query.by)
         if field is not None:
-            return label[field]
+            return named_model(label[2], label[3]) if self._query.by == "model" else label[field]
         if slot not in self._names:
             at = None if slot is None else float(slot * PRICE_SLOT)
             self._names[slot] = period_of(self._query.by, at, self._query.tz)
@@ -129,13 +146,15 @@ class _Report:
             price = self._prices.price(provider, model, at, service_tier=tier)
             rates = None if price is None else price.at(levels[level - 1] + 1 if level else 0)
             folder = project if is_in_folder else ""
+            model = named_model(model, tier)
             key = self._name(slot, names), program, provider, model, folder, id(rates), ttls
             kept = sums.setdefault(key, (rates, [0] * len(counts), []))
             kept[1][:] = map(add, kept[1], counts)
             kept[2].extend(time for time in (first, last) if time is not None)
         for (name, program, provider, model, folder, *_), (rates, counts, times) in sums.items():
-            calls, *tokens = counts
+            calls, *tokens, partial = counts
             usd = None if rates is None else rates.total(usage_of(tokens))
+            self._write_longer(program, rates, tokens)
             row = UsageRow(
                 name=name,
                 began=min(times, default=None),
@@ -146,10 +165,19 @@ class _Report:
                 calls=calls,
                 usd=usd or Decimal(0),
                 unpriced=calls if usd is None else 0,
+                partial=partial,
             )
             for count, number in zip(COUNTS, tokens, strict=True):
                 setattr(row, count, number)
             self._tally.add(row, provider)
+
+    def _write_longer(self, program: str, rates: Rates | None, tokens: list[int]) -> None:
+        """Adds what writes for 5 minutes would have cost more for an hour."""
+        short, long = (None if rates is None else rates.writing(ttl) for ttl in ("5m", LONGER))
+        written = tokens[COUNTS.index("written_5m")]
+        if written and short is not None and long is not None:
+            more = (long - short) * written / 10**6
+            self._tally.dearer[program] = self._tally.dearer.get(program, Decimal(0)) + more
 
     def _levels(self) -> list[int]:
         """The prompt lengths above which a price changes, of all models."""
@@ -158,10 +186,10 @@ class _Report:
 
     def _groups(self, levels: list[int]) -> Iterator[tuple[Any, ...]]:
         """Label, quarter of an hour, number of exceeded levels, TTLs, first and last time, then
-        calls and tokens."""
+        calls, tokens and partial calls."""
         level = " + ".join([f"({_INPUT} > {above})" for above in levels] or ["0"])
         ttls = "(written_5m > 0) + 2 * (written_30m > 0) + 4 * (written_1h > 0)"
-        sums = ", ".join(f"sum({name})" for name in COUNTS)
+        sums = ", ".join(f"sum({name})" for name in (*COUNTS, "partial"))
         return self._run(
             f"SELECT label, {_SLOT}, {level}, {ttls}, min(at), max(at), count(*), {sums}"
             f" FROM {_ONCE} WHERE {self._where} GROUP BY 1, 2, 3, 4",
@@ -169,15 +197,16 @@ class _Report:
         )
 
     def _lose(self) -> None:
-        for label, slot, cause, calls, tokens, nano in self._run(
-            f"SELECT label, {_SLOT}, cause, count(*), sum(tokens), sum(nano_usd)"
+        for label, slot, cause, calls, tokens, nano, saved in self._run(
+            f"SELECT label, {_SLOT}, cause, count(*), sum(tokens), sum(nano_usd),"
+            " sum(saved_nano_usd)"
             f" FROM {_LOST} AND {self._where} GROUP BY 1, 2, 3",
             self._times,
         ):
             names = self._labels.get(label)
             if names is not None:
                 name = self._name(slot, names)
-                self._tally.lose(name, cause, names[0], calls, tokens, nano or 0)
+                self._tally.lose(name, cause, names[0], (calls, tokens, nano or 0), saved)
 
     def _dearest(self) -> Iterator[DearLoss]:
         rows = self._run(
@@ -190,7 +219,7 @@ class _Report:
         for nano, tokens, at, path, line, cause, sentence, label in islice(
             wanted, self._query.dearest
         ):
-            program, _, model, _, session, project = self._labels[label]
+            program, _, model, tier, session, project = self._labels[label]
             yield DearLoss(
                 cause=cause,
                 at=at,
@@ -199,7 +228,7 @@ class _Report:
                 program=program,
                 session=session,
                 project=project,
-                model=model,
+                model=named_model(model, tier),
                 tokens=tokens,
                 usd=None if nano is None else nano / NANO,
                 sentence=sentence,

@@ -10,11 +10,14 @@ from typing import Any
 
 import msgspec
 
-from .advice import REMEDY, advice
-from .records import LossCause
+from anaphora.cache.verdict import CauseKind
+from anaphora.cache.verdict.advice import CAUSES, advice
+
 from .report import CauseRow, DearLoss, Grouping, UnpricedModel, UsageReport, UsageRow
 
 NANO = Decimal(10**9)
+#: Smaller savings are not named.
+_LEAST = Decimal("0.01")
 #: Name of the row of calls without a time.
 NO_TIME = "unknown"
 #: Groupings by time.
@@ -37,9 +40,11 @@ class UsageTally(msgspec.Struct, kw_only=True):
     rows: dict[str, UsageRow] = {}
     programs: dict[str, UsageRow] = {}
     total: UsageRow = msgspec.field(default_factory=lambda: UsageRow(name="total"))
-    causes: dict[LossCause, CauseRow] = {}
+    causes: dict[CauseKind, CauseRow] = {}
     dearest: list[DearLoss] = []
     unpriced: dict[str, UnpricedModel] = {}
+    dearer: dict[str, Decimal] = {}
+    """By program, what its writes for 5 minutes would have cost more for an hour."""
 
     def add(self, calls: UsageRow, provider: str) -> None:
         """Adds calls of one program to one model, to the row of their name."""
@@ -52,16 +57,24 @@ class UsageTally(msgspec.Struct, kw_only=True):
             self._add_unpriced(one)
 
     def lose(
-        self, name: str, cause: LossCause, program: str, calls: int, tokens: int, nano_usd: int
+        self,
+        name: str,
+        cause: CauseKind,
+        program: str,
+        losses: tuple[int, int, int],
+        saved_nano_usd: int | None = None,
     ) -> None:
-        """Adds what calls of a program lost to the row of that name."""
+        """Adds what calls of a program lost to the row of that name: calls, tokens, nano-dollars;
+        and what the cause's remedy would have saved."""
+        calls, tokens, nano_usd = losses
         usd = nano_usd / NANO
         for row in self._rows(name, program):
             row.lost += tokens
             row.lost_usd += usd
+        saved = {} if saved_nano_usd is None else {program: saved_nano_usd / NANO}
         self._add_cause(
             CauseRow(
-                cause=cause, calls=calls, tokens=tokens, usd=usd, programs=(program,), advice=()
+                cause=cause, calls=calls, tokens=tokens, usd=usd, programs=(program,), saved=saved
             )
         )
 
@@ -81,7 +94,13 @@ class UsageTally(msgspec.Struct, kw_only=True):
 
     def report(self, *, since: float | None, until: float | None, causes: bool) -> UsageReport:
         for row in self.causes.values():
-            row.advice, row.remedy = advice(row.cause, row.programs), REMEDY[row.cause]
+            for program, more in self.dearer.items() if row.cause == "expired" else ():
+                if program in row.saved:
+                    row.saved[program] -= more
+            row.saved = {name: usd for name, usd in row.saved.items() if usd >= _LEAST}
+            row.saved_usd = sum(row.saved.values(), Decimal(0))
+            row.remedy = CAUSES[row.cause].remedy
+            row.advice = advice(row.cause, row.saved or row.programs, helps=bool(row.saved))
         found = sorted(self.causes.values(), key=lambda row: (-row.usd, -row.tokens, row.cause))
         return UsageReport(
             by=self.by,
@@ -91,6 +110,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
             total=self.total,
             programs=tuple(sorted(self.programs.values(), key=lambda row: (-row.usd, row.name))),
             causes=tuple(found) if causes else None,
+            avoidable_usd=sum((row.saved_usd for row in found), Decimal(0)),
             dearest=tuple(self.dearest),
             unpriced=tuple(sorted(self.unpriced.values(), key=lambda one: -one.tokens)),
         )
@@ -121,6 +141,8 @@ class UsageTally(msgspec.Struct, kw_only=True):
             known.calls += one.calls
             known.tokens += one.tokens
             known.usd += one.usd
+            for program, usd in one.saved.items():
+                known.saved[program] = known.saved.get(program, Decimal(0)) + usd
             known.programs = tuple(sorted({*known.programs, *one.programs}))
 
 

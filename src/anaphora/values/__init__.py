@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from .attachments import Audio, Bytes, Document, FileId, Image, Source, Url
-from .codec import from_json, to_json
-from .conversation import Conversation, Message, MessageLike, Role
+from .attachments import Audio, Bytes, FileId, Source, Url
+from .attachments import Document as Document
+from .attachments import Image as Image
+from .codec import from_json as from_json
+from .codec import to_json as to_json
+from .conversation import Conversation as Conversation
+from .conversation import Message as Message
+from .conversation import MessageLike as MessageLike
+from .conversation import Role as Role
 from .events import (
     Delta,
     Event,
@@ -17,44 +23,34 @@ from .events import (
     ReplyFail,
     ReplyStart,
     TextDelta,
-    TextPieces,
     ThinkingDelta,
     ToolArgumentsDelta,
     UsageUpdate,
 )
-from .fields import Extras, Value
-from .parts import (
-    AnyTool,
-    Notice,
-    Opaque,
-    Part,
-    ProviderTool,
-    Refusal,
-    ResultPart,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-)
-from .reply import Reply, StopReason, Usage, WriteTtl
-from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl, nearest_ttl
+from .events import TextPieces as TextPieces
+from .fields import Extras as Extras
+from .parts import AnyTool as AnyTool
+from .parts import Notice, Opaque, Part, ProviderTool, Refusal, Thinking
+from .parts import ResultPart as ResultPart
+from .parts import Text as Text
+from .parts import Tool as Tool
+from .parts import ToolCall as ToolCall
+from .parts import ToolResult as ToolResult
+from .reply import Reply, StopReason
+from .reply import Usage as Usage
+from .reply import WriteTtl as WriteTtl
+from .stability import TTL_SECONDS as TTL_SECONDS
+from .stability import CachePolicy as CachePolicy
+from .stability import Section as Section
+from .stability import SegmentRole as SegmentRole
+from .stability import Ttl as Ttl
 
 __all__ = [
-    "TTL_SECONDS",
-    "AnyTool",
     "Audio",
     "Bytes",
-    "CachePolicy",
-    "Conversation",
     "Delta",
-    "Document",
     "Event",
-    "Extras",
     "FileId",
-    "Image",
-    "Message",
-    "MessageLike",
     "Notice",
     "Opaque",
     "OpaqueDelta",
@@ -69,28 +65,12 @@ __all__ = [
     "ReplyEnd",
     "ReplyFail",
     "ReplyStart",
-    "ResultPart",
-    "Role",
-    "Section",
-    "SegmentRole",
     "Source",
     "StopReason",
-    "Text",
     "TextDelta",
-    "TextPieces",
     "Thinking",
     "ThinkingDelta",
-    "Tool",
     "ToolArgumentsDelta",
-    "ToolCall",
-    "ToolResult",
-    "Ttl",
     "Url",
-    "Usage",
     "UsageUpdate",
-    "Value",
-    "WriteTtl",
-    "from_json",
-    "nearest_ttl",
-    "to_json",
 ]

@@ -253,11 +253,6 @@ class Segment(Value, frozen=True):
     role: SegmentRole
     messages: Conversation
 
-    def __post_init__(self) -> None:
-        # Created at every turn, so the common case is checked by identity.
-        if type(self.role) is not SegmentRole or type(self.messages) is not Conversation:
-            check_fields(self)
-
     @classmethod
     def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
         return cls(role, Conversation(messages))

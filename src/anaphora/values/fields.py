@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import (
     Any,
     Literal,
+    NamedTuple,
     NoReturn,
     TypeAlias,
     TypeVar,
@@ -58,119 +59,58 @@ class FrozenDict(dict[K, V]):
 
 
 class FrozenExtras(FrozenDict[str, str]):
-    """Extras that were checked: parts use them without another check."""
+    """Texts by name that were checked: values use them without another check."""
 
     __slots__ = ()
+
+
+#: The types of extras that need no check.
+CHECKED = frozenset({types.NoneType, FrozenExtras})
 
 
 class _Mismatch(Exception):
     """A value is not of the declared type; `place` is where it is inside its field."""
 
-    def __init__(self, value: object, wanted: str, place: str = "") -> None:
+    def __init__(self, value: object, wanted: str) -> None:
         actual = repr(value) if isinstance(value, str) and len(value) < 40 else _name(type(value))
         super().__init__(f"must be {wanted}, not {actual}")
-        self.place = place
+        self.place = ""
 
 
-class FieldType(msgspec.Struct, frozen=True):
+class _FieldType(NamedTuple):
     """The allowed values of a field."""
 
     exact: frozenset[type]
     """Types whose values need no further check."""
     freeze: Callable[[Any], Any]
-    """Returns the value for the field; raises `_Mismatch`."""
+    """Returns any other value as the field holds it; raises `_Mismatch`."""
     wanted: str
     """For error messages."""
-    accepts: Callable[[Any], bool]
-    """Whether this member of a union applies to a value."""
-    inner: bool = False
-    """Whether a value must be checked even if its type is right."""
 
 
-class _Fields:
-    """The fields of a class. If all types are those of an earlier value, only choices and the
-    contents of tuples and dictionaries are checked."""
-
-    __slots__ = ("fields", "inner", "known")
-
-    def __init__(self, kind: type[msgspec.Struct]) -> None:
-        hints = get_type_hints(kind)
-        self.fields = [(name, _field_type(hints[name])) for name in kind.__struct_fields__]
-        numbered = enumerate(self.fields)
-        self.inner = [
-            (index, name, field.freeze) for index, (name, field) in numbered if field.inner
-        ]
-        self.known: set[tuple[type, ...]] = set()
-
-    def freeze_known(self, value: msgspec.Struct) -> bool:
-        """Freezes the value; False if no earlier value had these types."""
-        values = astuple(value)
-        if tuple(map(type, values)) not in self.known:
-            return False
-        for index, name, freeze in self.inner:
-            held = values[index]
-            if held is None or held is _EMPTY:
-                continue
-            kept = freeze(held)
-            if kept is not held:
-                force_setattr(value, name, kept)
-        return True
-
-    def check(self, value: msgspec.Struct) -> None:
-        given = astuple(value)
-        converted = False
-        for held, (name, field) in zip(given, self.fields, strict=True):
-            try:
-                kept = field.freeze(held)
-            except _Mismatch as problem:
-                path = f"{type(value).__name__}.{name}{problem.place}"
-                hint = getattr(value, "field_hints", {}).get(name, "")
-                raise InvalidRequest(f"{problem}{hint}", path=path) from None
-            if kept is not held:
-                force_setattr(value, name, kept)
-                converted = converted or not field.inner
-        if len(self.known) >= _MAX_KNOWN:
-            self.known.clear()
-        self.known.add(tuple(map(type, astuple(value) if converted else given)))
-
-
-_DICTS = frozenset({dict, FrozenDict})
-_MUTABLE: tuple[type, ...] = (dict, list)
-#: There is only one empty tuple.
-_EMPTY: tuple[()] = ()
-#: The number of combinations of types that are kept for each class.
-_MAX_KNOWN = 256
-_fields: dict[type, _Fields] = {}
+_fields: dict[type, list[tuple[str, _FieldType]]] = {}
 
 
 def check_fields(value: msgspec.Struct) -> None:
     """Check and freeze every field. For `__post_init__`; raises `InvalidRequest`."""
-    fields = _fields.get(type(value))
+    kind = type(value)
+    fields = _fields.get(kind)
     if fields is None:
-        fields = _fields[type(value)] = _Fields(type(value))
-    try:
-        if fields.freeze_known(value):
-            return
-    except _Mismatch:
-        pass  # the field is named now
-    fields.check(value)
-
-
-def check_extras(value: Any) -> None:
-    """The same if everything but `extras` has its exact type."""
-    extras = value.extras
-    kind = type(extras)
-    if kind is FrozenExtras:
-        return
-    if kind is FrozenDict or kind is dict:
-        for name, text in extras.items():
-            if type(name) is not str or type(text) is not str:
-                break
-        else:
-            if kind is dict:
-                force_setattr(value, "extras", FrozenExtras(extras))
-            return
-    check_fields(value)
+        hints = get_type_hints(kind)
+        fields = _fields[kind] = [
+            (name, _field_type(hints[name])) for name in value.__struct_fields__
+        ]
+    for held, (name, (exact, freeze, _)) in zip(astuple(value), fields, strict=True):
+        if type(held) in exact:
+            continue
+        try:
+            kept = freeze(held)
+        except _Mismatch as problem:
+            hint = getattr(value, "field_hints", {}).get(name, "")
+            path = f"{kind.__name__}.{name}{problem.place}"
+            raise InvalidRequest(f"{problem}{hint}", path=path) from None
+        if kept is not held:
+            force_setattr(value, name, kept)
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -196,7 +136,7 @@ def frozen(value: Any, hint: Any, path: str) -> Any:
         raise InvalidRequest(str(problem), path=path + problem.place) from None
 
 
-def _field_type(hint: Any) -> FieldType:
+def _field_type(hint: Any) -> _FieldType:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Union or origin is types.UnionType:
         return _union([_field_type(each) for each in arguments])
@@ -210,7 +150,7 @@ def _field_type(hint: Any) -> FieldType:
     return _BUILTIN.get(hint) or _instance(hint)
 
 
-def _instance(kind: type) -> FieldType:
+def _instance(kind: type) -> _FieldType:
     wanted = f"{_article(kind.__name__)} {kind.__name__}"
     if issubclass(kind, enum.Enum):
         wanted += f" ({', '.join(member.name for member in kind)})"
@@ -220,47 +160,36 @@ def _instance(kind: type) -> FieldType:
             raise _Mismatch(value, wanted)
         return value
 
-    return FieldType(frozenset({kind}), freeze, wanted, lambda value: isinstance(value, kind))
+    return _FieldType(frozenset({kind}), freeze, wanted)
 
 
-def _scalar(kind: type, convert: Callable[[Any], Any]) -> FieldType:
+def _scalar(kind: type, bases: tuple[type, ...], convert: Callable[[Any], Any]) -> _FieldType:
     """A built-in type; subclasses become the value they hold. A bool is not a number."""
     wanted = f"{_article(kind.__name__)} {kind.__name__}"
-    exact = frozenset({float, int} if kind is float else {kind})
-    bases = {bytes: (bytes, bytearray, memoryview), float: (float, int)}.get(kind, (kind,))
-
-    def accepts(value: object) -> bool:
-        return isinstance(value, bases) and type(value) is not bool
 
     def freeze(value: object) -> object:
-        if type(value) in exact:
-            return value
-        if not accepts(value):
+        if not isinstance(value, bases) or type(value) is bool:
             raise _Mismatch(value, wanted)
         return convert(value)
 
-    return FieldType(exact, freeze, wanted, accepts)
+    return _FieldType(frozenset({float, int} if kind is float else {kind}), freeze, wanted)
 
 
-def _literal(values: tuple[str, ...]) -> FieldType:
+def _literal(values: tuple[str, ...]) -> _FieldType:
     wanted = f"one of {', '.join(map(repr, values))}" if len(values) > 1 else repr(values[0])
-    known = frozenset(values)
-
-    def accepts(value: object) -> bool:
-        return isinstance(value, str) and str.__str__(value) in known
+    known = {value: value for value in values}
 
     def freeze(value: object) -> object:
-        if type(value) is str and value in known:
-            return value
-        if not accepts(value):
+        found = known.get(value) if isinstance(value, str) else None
+        if found is None:
             raise _Mismatch(value, wanted)
-        return str.__str__(value)
+        return value if type(value) is str else found
 
-    return FieldType(frozenset(), freeze, wanted, accepts, inner=True)
+    return _FieldType(frozenset(), freeze, wanted)
 
 
-def _tuple(item: FieldType) -> FieldType:
-    exact, freeze_item = item.exact, item.freeze
+def _tuple(item: _FieldType) -> _FieldType:
+    exact, freeze_item, _ = item
 
     def freeze(values: object) -> object:
         if not isinstance(values, tuple | list):
@@ -274,73 +203,51 @@ def _tuple(item: FieldType) -> FieldType:
             except _Mismatch as problem:
                 problem.place = f"[{index}]{problem.place}"
                 raise
-        same = type(values) is tuple and all(map(_is, values, frozen))
-        return values if same else tuple(frozen)
+        return tuple(frozen)
 
-    def accepts(values: object) -> bool:
-        return isinstance(values, tuple | list)
-
-    return FieldType(frozenset(), freeze, "a tuple or a list", accepts, inner=True)
+    return _FieldType(frozenset(), freeze, "a tuple or a list")
 
 
-def _mapping(key: FieldType, item: FieldType) -> FieldType:
+def _mapping(key: _FieldType, item: _FieldType) -> _FieldType:
+    held = FrozenExtras if key == item == _TEXT else FrozenDict
+
     def freeze(values: Any) -> object:
-        if type(values) not in _DICTS and not isinstance(values, Mapping):
+        if type(values) is FrozenExtras and held is FrozenExtras:
+            return values
+        if not isinstance(values, Mapping):
             raise _Mismatch(values, "a dict")
-        exact = key.exact.issuperset(map(type, values)) and item.exact.issuperset(
-            map(type, values.values())
-        )
-        if exact:
-            return values if type(values) is FrozenDict else FrozenDict(values)
         frozen = {}
         for name, value in values.items():
             try:
-                frozen[key.freeze(name)] = item.freeze(value)
+                known = name if type(name) in key.exact else key.freeze(name)
+                frozen[known] = value if type(value) in item.exact else item.freeze(value)
             except _Mismatch as problem:
                 problem.place = f"[{name!r}]{problem.place}"
                 raise
-        return FrozenDict(frozen)
+        return held(frozen)
 
-    def accepts(values: object) -> bool:
-        return isinstance(values, Mapping)
-
-    return FieldType(frozenset(), freeze, "a dict", accepts, inner=True)
+    return _FieldType(frozenset(), freeze, "a dict")
 
 
-def _union(members: list[FieldType]) -> FieldType:
+def _union(members: list[_FieldType]) -> _FieldType:
     names = [each.wanted for each in members if each is not _NONE]
     wanted = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
-    exact: frozenset[type] = frozenset().union(*(each.exact for each in members))
-    found = {kind: each.freeze for kind in _MUTABLE for each in members if each.accepts(kind())}
-
     def freeze(value: object) -> object:
-        kind = type(value)
-        if kind in exact:
-            return value
-        if kind in found:
-            return found[kind](value)
         for member in members:
-            if member.accepts(value):
+            try:
                 return member.freeze(value)
+            except _Mismatch as problem:
+                if problem.place:  # of this member, and wrong inside
+                    raise
         raise _Mismatch(value, wanted)
 
-    return FieldType(
-        exact,
-        freeze,
-        wanted,
-        lambda value: any(member.accepts(value) for member in members),
-        inner=any(member.inner for member in members),
-    )
+    return _FieldType(frozenset().union(*(each.exact for each in members)), freeze, wanted)
 
 
 def _number(value: int | float) -> int | float:
     """An int stays one: 1 and 1.0 are different bytes."""
     return int.__int__(value) if isinstance(value, int) else float.__float__(value)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _article(name: str) -> str:
@@ -351,12 +258,12 @@ def _name(kind: type) -> str:
     return "None" if kind is types.NoneType else kind.__qualname__
 
 
-_NONE = _instance(types.NoneType)
-_BUILTIN: dict[type, FieldType] = {
+_NONE, _TEXT = _instance(types.NoneType), _scalar(str, (str,), str.__str__)
+_BUILTIN: dict[type, _FieldType] = {
     types.NoneType: _NONE,
     bool: _instance(bool),
-    str: _scalar(str, str.__str__),
-    int: _scalar(int, int.__int__),
-    float: _scalar(float, _number),
-    bytes: _scalar(bytes, bytes),
+    str: _TEXT,
+    int: _scalar(int, (int,), int.__int__),
+    float: _scalar(float, (float, int), _number),
+    bytes: _scalar(bytes, (bytes, bytearray, memoryview), bytes),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, TypeAlias
 
 from .attachments import Audio, Document, Image
-from .fields import Extras, FrozenExtras, PartValue, Value, check_extras, check_fields
+from .fields import CHECKED, Extras, PartValue, Value, check_fields
 from .stability import CachePolicy
 
 
@@ -19,10 +19,8 @@ class Text(PartValue, tag="text", frozen=True):
     extras: Extras | None = None
 
     def __post_init__(self) -> None:
-        if type(self.text) is not str:
+        if type(self.text) is not str or type(self.extras) not in CHECKED:
             check_fields(self)
-        elif self.extras is not None and type(self.extras) is not FrozenExtras:
-            check_extras(self)
 
 
 class ToolCall(PartValue, tag="tool_call", frozen=True):
@@ -34,10 +32,9 @@ class ToolCall(PartValue, tag="tool_call", frozen=True):
     extras: Extras | None = None
 
     def __post_init__(self) -> None:
-        if not (type(self.id) is type(self.name) is type(self.arguments) is str):
+        texts = type(self.id) is type(self.name) is type(self.arguments) is str
+        if not texts or type(self.extras) not in CHECKED:
             check_fields(self)
-        elif self.extras is not None and type(self.extras) is not FrozenExtras:
-            check_extras(self)
 
 
 class Thinking(PartValue, tag="thinking", frozen=True):
@@ -68,10 +65,6 @@ class Opaque(PartValue, tag="opaque", frozen=True):
     kind: str
     json: str
 
-    def __post_init__(self) -> None:
-        if not (type(self.provider) is type(self.kind) is type(self.json) is str):
-            check_fields(self)
-
 
 ResultPart: TypeAlias = Text | Image | Document | Audio | Opaque
 
@@ -90,10 +83,9 @@ class ToolResult(PartValue, tag="tool_result", frozen=True):
             not (type(self.call_id) is type(self.content) is str)
             or type(self.error) is not bool
             or not (self.name is None or type(self.name) is str)
+            or type(self.extras) not in CHECKED
         ):
             check_fields(self)
-        elif self.extras is not None and type(self.extras) is not FrozenExtras:
-            check_extras(self)
 
 
 Part: TypeAlias = (

@@ -3,7 +3,7 @@
 Every wire is a package with the same ten names; `wire.get("anthropic")` returns one.
 
     render(call, profile, previous=None) -> Rendered     parse(body) -> Call
-    assemble(rendered, plan) -> Request                  split(body) -> Rendered
+    assemble(rendered, plan) -> Request                  provider
     read_reply(body) -> Reply                            write_reply(reply) -> bytes
     reader() -> bytes in, events out                     writer() -> events in, bytes out
     read_error(status, headers, body) -> Upstream        write_error(error) -> status, headers, body
@@ -13,9 +13,10 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` returns
 `detect(body)` names the wire of a request: by its structure or, if that fits several wires, by its
 model.
 
-`parse`, `split` and `reader` also take the path that a request was sent to, which may name the
-model; `reader` also takes the model itself, which decides how Converse counts. `split` also takes a
-body whose members are already decoded.
+`cutting.cut(codec, body)` returns a request that another program wrote as chunks.
+
+`parse` and `reader` also take the path that a request was sent to, which may name the model;
+`reader` also takes the model itself, which decides how Converse counts.
 """
 
 from __future__ import annotations
@@ -34,14 +35,9 @@ if TYPE_CHECKING:
     from anaphora.rendered import Plan, Rendered, Request
     from anaphora.values import Event, Reply
 
-    from .elements import SplitInput
     from .splicing import SplicedBody
 
-__all__ = [
-    "PROVIDERS", "WIRES", "DetectedWire", "Reader", "Wire", "WireFeatures", "Writer", "base_of",
-    "codec_for", "detect", "detect_wire", "dialect_of", "features", "get", "host_marks",
-    "names", "provider_of", "splice",
-]  # fmt: skip
+__all__ = ["codec_for", "detect", "get", "names", "splice"]
 
 #: All wires by name, with the name of the provider's API.
 WIRES: dict[str, str] = {
@@ -118,14 +114,13 @@ class Writer(Protocol):
 class Wire(Protocol):
     """The codec of one protocol."""
 
+    @property
+    def provider(self) -> str: ...
     def render(
         self, call: Call, profile: Profile, previous: Rendered | None = None
     ) -> Rendered: ...
     def assemble(self, rendered: Rendered, plan: Plan) -> Request: ...
-    def parse(self, body: bytes, path: str = "") -> Call: ...
-    def split(
-        self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
-    ) -> Rendered: ...
+    def parse(self, body: bytes, path: str = "", first: int = 0) -> Call: ...
     def read_reply(self, body: bytes) -> Reply: ...
     def write_reply(self, reply: Reply, created: float | None = None) -> bytes: ...
     def reader(self, path: str = "") -> Reader: ...
@@ -200,14 +195,15 @@ def splice(
 ) -> SplicedBody:
     """The bytes of a request with the markers of a plan in them, and nothing else changed.
 
-    `wire` is a name that `get` takes. `rendered` is the split request, if it exists already.
+    `wire` is a name that `get` takes. `rendered` is the cut request, if it exists already.
     Markers of the request stay, and count towards `slots`; with `replace` only the plan's remain.
     For a provider without markers the body is unchanged, with a notice.
     """
+    from .cutting import cut
     from .splicing import splice as splice_markers
 
     if rendered is None:
-        rendered = get(wire).split(body, (), path)
+        rendered = cut(get(wire), body, path)
     dialect = None if wire in WIRES else dialect_of(wire)
     return splice_markers(body, plan, rendered, dialect, replace=replace, slots=slots)
 

@@ -89,6 +89,8 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     """The offsets of markers on texts, calls and results."""
     text_beside_results: bool = True
     """Whether a text in a message with tool results takes a marker."""
+    as_sent: bool = False
+    """Messages stay as another program wrote them."""
 
     def is_sent(self, part: Part, assistant: bool = False) -> bool:
         """Whether a part becomes a block."""
@@ -164,6 +166,11 @@ class MessageEncoder:
                 raise problem.within(f"{self.place}.parts[{part}]") from None
         if foreign:
             note_foreign_fields(append, message, form.wire, self.place)
+        if form.as_sent:
+            if not blocks:  # an empty message of its own
+                role = role if isinstance(role, RoleWithFields) else RoleWithFields(role, b"")
+                blocks = [(Kind.OTHER, None, b"")]
+            return role, blocks
         if not blocks and isinstance(role, RoleWithFields):
             append.notice(_fields_left_out("a message without content", self.place))
         if not parts:
@@ -188,6 +195,8 @@ class MessageEncoder:
 
     def _left_out(self, index: int, part: int) -> Notice | None:
         """Why reasoning, or white space after it, is not sent back; None if it is sent."""
+        if self.form.as_sent:
+            return None
         message = self.messages[index]
         value = message.parts[part]
         ends = isinstance(value, Thinking) or (_is_blank(value) and _only_reasoning(message))
@@ -211,6 +220,8 @@ class MessageEncoder:
         turn, and before an assistant turn or at the end."""
         if (role := self.messages[index].role) != "system":
             raise unknown_role(role, f"{self.place}.role")
+        if self.form.as_sent:
+            return "system"
         self.append.contextual = True
         if (
             self.profile.mid_conversation_system.value

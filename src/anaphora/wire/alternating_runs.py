@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import BlockMark, Call, MarkRequest, Segment, ToolMark
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.rendered.log import NewChunk
-from anaphora.values import AnyTool, Message, Notice, SegmentRole, Text, ToolCall, ToolResult
+from anaphora.values import AnyTool, Message, Notice, Part, SegmentRole, Text, ToolCall, ToolResult
 from anaphora.values.codec import is_object
 
 from .alternating import (
@@ -31,6 +31,7 @@ from .alternating import (
     undecided_start,
 )
 from .markers import MarkLocation, find_message
+from .parts import system_block_index
 from .rendering import AddMessages, extend_log, previous_run
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
@@ -54,7 +55,8 @@ CLOSE = b"]}]"
 def opening(role: str) -> bytes:
     """A message up to its first block."""
     if type(role) is RoleWithFields:
-        return b'{"role":%b,%b,"content":[' % (string(role), role.fields)
+        fields = b"," + role.fields if role.fields else b""
+        return b'{"role":%b%b,"content":[' % (string(role), fields)
     return OPENINGS.get(role) or b'{"role":%b,"content":[' % string(role)
 
 
@@ -291,23 +293,23 @@ def locate(
     tools: tuple[AnyTool, ...],
     runs: list[ChunkRun],
     loaded: tuple[AnyTool, ...],
-    nested: Callable[[ToolResult, int], int | None] | None = None,
+    nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
 ) -> MarkLocation:
     """The chunk of a mark request, or the reason why there is none. `loaded` are the tools that
-    have chunks; `nested` tells the offset of a marker on a part inside a tool result."""
+    have chunks; `nested` counts the bytes of a part from the marker on a block inside it."""
     if isinstance(request, ToolMark):
         for index, tool in enumerate(loaded):
             if tool.name == request.name:
-                return _marked_chunk(runs[0], index, 0, f"tool {request.name}")
+                return _marked_chunk(form, runs[0], index, 0, f"tool {request.name}")
         if any(tool.name == request.name for tool in tools):
             return f"tool {request.name} is deferred, so it cannot be cached"
         return f"no tool {request.name}"
     if isinstance(request, BlockMark):
-        position = call.ir.system_field_index(request.index)
+        position = system_block_index(call, request.index, profile)
         if position is None:
             return f"no system block {request.index}, or a blank one"
         run = runs[1 if loaded else 0]
-        return _marked_chunk(run, position, len(loaded), f"system block {request.index}")
+        return _marked_chunk(form, run, position, len(loaded), f"system block {request.index}")
     match = find_message(runs, request.message_id)
     if match is None:
         return f"no message {request.message_id}"
@@ -327,22 +329,24 @@ def locate(
     if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
         return f"{name} is left out of the request"
     if len(request.path) > 1:
-        part, inside = message.parts[position], None
-        if len(request.path) == 2 and isinstance(part, ToolResult) and nested is not None:
-            inside = nested(part, request.path[1])
+        inside = None if nested is None else nested(message.parts[position], request.path[1:])
         if inside is None:
             return f"no {name} that can carry a marker"
-        return first + chunk, _block_offset(form, run, chunk) + inside
-    return _marked_chunk(run, chunk, first, name)
+        return first + chunk, _chunk_size(run, chunk) - inside
+    return _marked_chunk(form, run, chunk, first, name)
 
 
-def _marked_chunk(run: ChunkRun, chunk: int, first: int, name: str) -> MarkLocation:
+def _marked_chunk(
+    form: MessageForm, run: ChunkRun, chunk: int, first: int, name: str
+) -> MarkLocation:
     """A chunk of a run whose first one is `first`."""
-    return f"{name} takes no marker" if run.log.splices[chunk] < 0 else (first + chunk, None)
+    if run.log.splices[chunk] >= 0:
+        return first + chunk, None
+    if form.as_sent:
+        return first + chunk, _chunk_size(run, chunk) + (form.splices[0] or 0)
+    return f"{name} takes no marker"
 
 
-def _block_offset(form: MessageForm, run: ChunkRun, chunk: int) -> int:
-    """The number of bytes before the block in a chunk's data."""
+def _chunk_size(run: ChunkRun, chunk: int) -> int:
     lead = len(run.lead) if chunk == 0 else 0
-    data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
-    return lead + data.index(form.result.partition(b"%b")[0])
+    return lead + run.log.ends[chunk] - run.log.start(chunk)

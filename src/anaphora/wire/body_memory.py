@@ -18,9 +18,12 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 import msgspec
+
+from anaphora.errors import InvalidRequest
 
 from .elements import (
     DIGEST,
@@ -38,6 +41,8 @@ from .reading import (
     decode_elements,
     decode_members,
 )
+from .spans import document_span, member_spans
+from .tables import request_table
 
 #: A kept body is found by digests of its beginnings up to the last multiples of these numbers: its
 #: end may change. In a new body they are looked for at more multiples, as it may have grown: at
@@ -361,3 +366,27 @@ def _compare(kept: KeptBody[Facts], data: bytes, same: int) -> KnownBeginning[Fa
 
 def _size(raw: msgspec.Raw) -> int:
     return memoryview(raw).nbytes
+
+
+def list_of_messages(wire: str, data: bytes, members: Members) -> ListElements | None:
+    """The messages of a body; None if they are not in a list, or a member is given twice."""
+    name = request_table(wire).messages
+    raw = members.get(name)
+    if raw is None or bytes(memoryview(raw)[:1]) != b"[":
+        return None
+    try:
+        spans = member_spans(data, document_span(data), "$", members)
+        raws = decode_elements(raw)
+    except (InvalidRequest, *DECODE_ERRORS):
+        return None
+    begin = spans[name].start + 1
+    while data[begin] in BLANK:
+        begin += 1
+    first = takewhile(lambda one: one[0] != name, spans.items())
+    return ListElements(
+        name=name,
+        raws=raws,
+        notes=ElementNotes(b"".join(map(digest_of, raws))),
+        begin=begin,
+        before=tuple((each, span.start, span.end) for each, span in first),
+    )

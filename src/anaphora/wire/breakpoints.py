@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from anaphora.catalog import Profile
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -29,6 +30,7 @@ from .markers import (
     supported_ttl,
 )
 from .openai import OPENAI
+from .parts import system_block_index
 from .reading import ErrorFactory, Members, object_members, request_error
 
 #: The TTL that is used for each that a caller may request.
@@ -100,6 +102,7 @@ class MarkPlace(NamedTuple):
 def locate(
     mark: MarkRequest,
     call: Call,
+    profile: Profile,
     runs: list[ChunkRun],
     places: Callable[[Message], Iterable[MarkPlace]],
     *,
@@ -108,17 +111,18 @@ def locate(
 ) -> MarkLocation:
     """The chunk of a mark request, or the reason why there is none. `explicit`: the model takes
     breakpoints; `held` are the runs that a stored response holds."""
-    if not explicit:
+    if not explicit and not profile.as_sent:
         return f"{call.model} takes no breakpoints: it caches by itself"
     if isinstance(mark, ToolMark):
         return "a tool cannot carry a breakpoint here"
     if isinstance(mark, BlockMark):
         if any(run.section == "system" for run in held):
             return "a stored response holds it, so it is not sent"
-        position = call.ir.system_field_index(mark.index)
+        position = system_block_index(call, mark.index, profile)
         if position is None:
             return f"no system block {mark.index}, or a blank one"
-        return position, None  # system blocks are hashed first
+        splice = None if explicit else _before_brace(runs[0], position)
+        return position, splice  # system blocks are hashed first
     match = find_message(runs, mark.message_id)
     if match is None:
         return f"no message {mark.message_id}"
@@ -131,8 +135,10 @@ def locate(
     below = [place for place in sent if place.path[: len(path)] == path]
     # The last one: a tool result may be several chunks.
     for place in reversed(below):
-        if place.markable:
+        if place.markable or profile.as_sent:
             chunk = chunks[place.chunk]
+            if place.from_end is None and run.log.splices[chunk] < 0:
+                return first + chunk, _before_brace(run, chunk)
             if place.from_end is None:
                 return first + chunk, None
             lead = 0 if chunk else len(run.lead)
@@ -145,6 +151,11 @@ def locate(
         return f"{name} may not carry a breakpoint"
     exists = message is not None and len(path) == 1 and 0 <= path[0] < len(message.parts)
     return f"{name} is left out of the request" if exists else f"no {name}"
+
+
+def _before_brace(run: ChunkRun, chunk: int) -> int:
+    """The offset of a marker in a chunk that takes none from the planner."""
+    return (0 if chunk else len(run.lead)) + run.log.ends[chunk] - run.log.start(chunk) - 1
 
 
 def key_slot(call: Call) -> bytes | None:

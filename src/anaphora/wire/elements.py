@@ -115,14 +115,12 @@ class ElementNotes(msgspec.Struct, eq=False):
 
     digests: bytes
     """Of each, one after the other: objects of their own would take three times the memory."""
-    plain: int = 0
-    """How many of the first elements are known to hold only text and tool calls."""
     log: Any = None
     """Where `splitting` finds the chunks that it cut before."""
 
     def begin(self, count: int) -> ElementNotes:
         """Those of the first elements, to which others may be added."""
-        return ElementNotes(self.digests[: DIGEST * count], min(self.plain, count), self.log)
+        return ElementNotes(self.digests[: DIGEST * count], self.log)
 
 
 class DecodedBody(msgspec.Struct, frozen=True, eq=False):

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.prompt import MarkRequest, PromptBlock, PromptCachePlan
+from anaphora.prompt import MarkRequest, PartMark, PromptBlock, PromptCachePlan
 from anaphora.rendered import ChunkRun, Mark
-from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl
+from anaphora.values.stability import nearest_ttl
 
+from .parts import extra_members
 from .reading import Members, decode_members
 
 T = TypeVar("T", bound="Ttl | None")
@@ -29,6 +31,8 @@ Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
 
+#: The offset of a marker counted from the end of a block: before its closing brace.
+BEFORE_BRACE = -1
 #: The depth of nested blocks that is searched: a document in a tool result is at the third level.
 INNER_LEVELS = 16
 
@@ -103,12 +107,24 @@ MARKER_PLACES = {
 }
 
 
+def marked_message(mark: MarkRequest) -> int:
+    """The number of the message that is marked in a parsed call; -1 for tools and blocks."""
+    return int(mark.message_id[1:]) if isinstance(mark, PartMark) else -1
+
+
 def resolve_marks(
-    cache: PromptCachePlan, runs: list[ChunkRun], nearest: Mapping[Ttl, Ttl], locate: Locate
+    cache: PromptCachePlan,
+    runs: list[ChunkRun],
+    nearest: Mapping[Ttl, Ttl],
+    locate: Locate,
+    wire: str,
+    markers: Mapping[Ttl, bytes],
+    kept: Mapping[Ttl, bytes] | None = None,
 ) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
     """Marks on chunks in hash order, the last frozen chunk, and notices for marks without a chunk.
 
-    `nearest` has the wire's own TTL for each that may be requested.
+    `nearest` has the wire's own TTL for each that may be requested, `markers` the bytes of
+    those that the model takes. With `kept`, all markers of the wire, each keeps its TTL.
     """
     marks: dict[tuple[int, int | None], Mark] = {}
     notices: list[Notice] = []
@@ -118,10 +134,18 @@ def resolve_marks(
         if isinstance(location, str):
             notices.append(Notice("mark_left_out", location, place))
             continue
-        ttl = supported_ttl(request.ttl, nearest, place, notices)
+        if kept is None:
+            ttl = supported_ttl(request.ttl, nearest, place, notices)
+        else:
+            ttl = request.ttl
+        marker = None if kept is None or ttl in markers else kept.get(ttl)
         if request.extras is not None:
-            notices += marker_field_notices(request.extras, place)
-        marks[location] = Mark(location[0], ttl, location[1])
+            own, plain = extra_members(request.extras, wire), (kept or markers).get(ttl)
+            if own and plain is not None:
+                marker = with_members(plain, own)
+            others = {name: text for name, text in request.extras.items() if name != wire}
+            notices += marker_field_notices(others, place)
+        marks[location] = Mark(location[0], ttl, location[1], marker)
     frozen = None
     if cache.frozen_through is not None:
         match = find_message(runs, cache.frozen_through)
@@ -166,6 +190,12 @@ def policy_notices(
         if block.cache.ttl is not None:
             supported_ttl(block.cache.ttl, nearest, f"system[{index}]", notices)
     return notices
+
+
+def with_members(marker: bytes, members: bytes) -> bytes:
+    """A marker with further members in its innermost object."""
+    body = marker.rstrip(b"}")
+    return body + b"," + members + marker[len(body) :]
 
 
 def marker_field_notices(extras: Extras, place: str) -> list[Notice]:

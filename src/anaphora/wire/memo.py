@@ -19,6 +19,9 @@ from anaphora.prompt import Call
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope
 from anaphora.values import Conversation, Message
 
+#: How many results of each remembered reader are kept; system prompts may be long.
+TOOL_LISTS, SYSTEM_PROMPTS = 64, 16
+
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
 #: Placeholders of messages that are made before they are needed.

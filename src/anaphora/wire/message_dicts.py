@@ -245,7 +245,9 @@ def _parse(fields: dict[str, Any], is_anthropic: bool, path: str) -> Message:
         raise InvalidRequest(error.reason, path=error.path.replace(prefix, path, 1)) from None
     message = call.ir.body_chat()[-1]
     _check_read(message, fields, path)
-    return Message(role=message.role, parts=message.parts)
+    from .openai_chat.types import FORM  # loaded with the wire
+
+    return Message(role=message.role, parts=_without(message, FORM).parts)
 
 
 def _check_read(message: Message, fields: dict[str, Any], path: str) -> None:
@@ -283,10 +285,15 @@ def _without_original_role(message: Message) -> Message:
     """A system message as made by `Message.system`: only requests keep the original role."""
     from .openai import SYSTEM_KEY  # loaded with the wire
 
+    return _without(message, SYSTEM_KEY)
+
+
+def _without(message: Message, key: str) -> Message:
+    """The message without these extras, which record a form of a request."""
     parts: list[Part] = []
     for part in message.parts:
         if not isinstance(part, Opaque) and part.extras is not None:
-            extras = {name: json for name, json in part.extras.items() if name != SYSTEM_KEY}
+            extras = {name: json for name, json in part.extras.items() if name != key}
             part = msgspec.structs.replace(part, extras=extras or None)
         parts.append(part)
     return msgspec.structs.replace(message, parts=tuple(parts))

@@ -38,6 +38,7 @@ from anaphora.values import (
     WriteTtl,
 )
 from anaphora.values.codec import check_object
+from anaphora.wire.markers import BEFORE_BRACE
 from anaphora.wire.params import (
     FORCED_TOOLS,
     Param,
@@ -55,7 +56,6 @@ from anaphora.wire.reading import (
     request_error,
 )
 from anaphora.wire.replies import valid_count
-from anaphora.wire.splitting import BEFORE_BRACE
 
 #: Providers whose file ids and response ids are valid here.
 OPENAI = ("openai", "openai_chat", "openai_responses")
@@ -94,11 +94,14 @@ def keep_place(extras: Extras | None, place: SystemPlace) -> Extras:
 def with_role(parts: tuple[Part, ...], role: str) -> tuple[Part, ...]:
     """The parts of a system message, with the role kept in the first that is not blank."""
     place = SystemPlace("developer" if role == "developer" else "system")
-    for index, part in enumerate(parts):
-        if not isinstance(part, Opaque) and (not isinstance(part, Text) or part.text.strip()):
-            first = msgspec.structs.replace(part, extras=keep_place(part.extras, place))
-            return (*parts[:index], first, *parts[index + 1 :])
-    return parts
+    own = [index for index, part in enumerate(parts) if not isinstance(part, Opaque)]
+    blank = {index for index in own if not getattr(parts[index], "text", "x").strip()}
+    if not own:
+        return parts
+    index = min(own, key=lambda index: (index in blank, index))
+    kept = keep_place(getattr(parts[index], "extras", None), place)
+    first = msgspec.structs.replace(parts[index], extras=kept)
+    return (*parts[:index], first, *parts[index + 1 :])
 
 
 def place_of(items: Iterable[PromptBlock | Part]) -> SystemPlace:
@@ -154,6 +157,8 @@ _ROLES = SystemRoles()
 def system_roles(profile: Profile) -> SystemRoles:
     """Models that accept `developer` also accept `system`; the catalog names those that accept both
     with `system` as the default."""
+    if profile.as_sent:
+        return SystemRoles("system")
     default = profile_value(profile, "system_role", _ROLES.default)
     by_default = {"developer": _ROLES.accepted, "system": ("system",)}.get(default, ())
     return SystemRoles(default, profile_value(profile, "system_roles", by_default))

@@ -9,8 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from anaphora.canonical import string
+from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call
+from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import ChunkRun, Kind, LogAppend
 from anaphora.rendered.log import Piece
 from anaphora.values import (
@@ -296,6 +297,19 @@ def foreign_extras(extras: Extras | None, wire: str, path: str) -> list[Notice]:
             place = f"{path}.{name}" if path else name
             notices.append(Notice("foreign_fields", f"{fields} of {owner}: left out", place))
     return notices
+
+
+def system_blocks_of(call: Call, profile: Profile) -> tuple[PromptBlock, ...]:
+    """The blocks of the system prompt; in requests rendered as sent also blank ones."""
+    blocks = call.ir.system_blocks
+    return blocks if blocks and profile.as_sent else call.ir.system_field_blocks()
+
+
+def system_block_index(call: Call, index: int, profile: Profile) -> int | None:
+    """The index of a system block among those that are sent."""
+    if not profile.as_sent:
+        return call.ir.system_field_index(index)
+    return index if 0 <= index < len(call.ir.system_blocks) else None
 
 
 def foreign_sections(call: Call, wire: str) -> list[Notice]:

@@ -151,13 +151,13 @@ def known_text(members: Members, name: str) -> str:
     return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else ""
 
 
-def numbered(messages: list[tuple[Role, tuple[Part, ...]]]) -> Conversation:
-    """Messages of these roles and parts: `m0`, `m1`, … The parts were made here, of their exact
-    types, so the messages are not checked."""
+def numbered(messages: list[tuple[Role, tuple[Part, ...]]], first: int = 0) -> Conversation:
+    """Messages of these roles and parts: `m0`, `m1`, …, or from a later number on. The parts were
+    made here, of their exact types, so the messages are not checked."""
     read: list[Message] = []
-    first = len(_FIRST["user"])
-    for number, (role, parts) in enumerate(messages):
-        message = _FIRST[role][number]() if number < first else _message(role, number)
+    made = len(_FIRST["user"])
+    for number, (role, parts) in enumerate(messages, first):
+        message = _FIRST[role][number]() if number < made else _message(role, number)
         force_setattr(message, "parts", parts)
         read.append(message)
     return Conversation.of_ids(read)

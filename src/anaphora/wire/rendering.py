@@ -199,17 +199,20 @@ def finish_rendering(
     nearest: Mapping[Ttl, Ttl],
     locate: Locate,
     notices: Iterable[Notice],
+    markers_of_wire: Mapping[Ttl, bytes] | None = None,
     **fields: Any,
 ) -> Rendered:
     """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
-    be requested; `fields` are the other fields of `Rendered`. Extras of other wires on tools and
-    system blocks give notices."""
+    be requested; `markers_of_wire` has all markers of the wire, if the model takes fewer; `fields`
+    are the other fields of `Rendered`. Extras of other wires on tools and system blocks give
+    notices."""
     plan = call.ir.cache
     marks: tuple[Mark, ...] = ()
     frozen: int | None = None
     unmarked: list[Notice] = []
     if plan.marks or plan.frozen_through is not None:
-        marks, frozen, unmarked = resolve_marks(plan, runs, nearest, locate)
+        kept = (markers_of_wire or markers) if profile.as_sent else None
+        marks, frozen, unmarked = resolve_marks(plan, runs, nearest, locate, wire, markers, kept)
     ttl = None
     if markers and plan.message_ttl is not None:
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
@@ -377,9 +380,10 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
                 splice = log.start(index) + mark.splice - (0 if index else len(run.lead))
             elif splice < 0:
                 raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
-            if mark.ttl not in markers:
+            marker = mark.marker or markers.get(mark.ttl)
+            if marker is None:
                 raise _unknown_ttl(markers, mark.ttl)
-            pieces += (log, written, splice), markers[mark.ttl]
+            pieces += (log, written, splice), marker
             written = splice
             mark = next(upcoming, None)
         pieces += (log, written, log.ends[run.count - 1]), run.close

@@ -7,9 +7,9 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from anaphora.errors import AnaphoraError, Parse, Upstream
+from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import (
     Delta,
     Event,
@@ -18,6 +18,7 @@ from anaphora.values import (
     Notice,
     OpaqueDelta,
     Part,
+    PartDelta,
     PartEnd,
     PartStart,
     Refusal,
@@ -38,11 +39,9 @@ from anaphora.values import (
     WriteTtl,
 )
 
-from .reading import (
-    DECODE_ERRORS,
-    decode_reason,
-    reply_error,
-)
+from .eventstream import FrameDecoder
+from .reading import DECODE_ERRORS, decode_reason, reply_error
+from .sse import EventDecoder
 
 T = TypeVar("T")
 
@@ -230,6 +229,96 @@ class ReplyBuilder:
         )
 
 
+class EventReader:
+    """Reads a stream of events: bytes in, events of the reply out. Call `close` when the connection
+    ends. Each wire reads its own events."""
+
+    unfinished = "the stream ended before the answer did"
+
+    def __init__(self, read_body: Callable[[bytes], Reply], build: ReplyBuilder) -> None:
+        """`read_body` reads a whole reply, which may come in place of events."""
+        self._source: EventDecoder | FrameDecoder = EventDecoder()
+        self._read_body = read_body
+        self._build = build
+
+    def feed(self, data: bytes) -> list[Event]:
+        events: list[Event] = []
+        try:
+            for payload in self._source.feed(data):
+                if self._build.ended:
+                    break
+                self._read(payload, events)
+            if self._source.problem is not None:
+                raise self._source.problem
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            events += self._build.fail(problem)
+        return events
+
+    def close(self) -> list[Event]:
+        """The connection ended: a failure, unless the reply is complete."""
+        if self._build.ended:
+            return []
+        try:
+            if self._is_complete():
+                return self._finish()
+        except (AnaphoraError, *DECODE_ERRORS) as problem:
+            return self._build.fail(problem)
+        if self._source.body is not None:
+            return whole_body_events(self._build, bytes(self._source.body), self._read_body)
+        return self._build.fail(Transport(self.unfinished))
+
+    def _read(self, payload: Any, events: list[Event]) -> None:
+        """Adds the events of a payload: those before an error in it are kept."""
+        raise NotImplementedError
+
+    def _is_complete(self) -> bool:
+        """Whether the reply may end with the connection."""
+        return self._build.stop_reason_raw is not None
+
+    def _finish(self) -> list[Event]:
+        return self._build.finish()
+
+
+class EventWriter:
+    """Writes the events of a reply as a wire's stream: events in, bytes out."""
+
+    def __init__(self) -> None:
+        self._usage = _NO_USAGE
+        """The newest counts."""
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, PartDelta):
+            return self._delta(event)
+        if isinstance(event, PartStart):
+            return self._begin(event)
+        if isinstance(event, PartEnd):
+            return self._end_part(event)
+        if isinstance(event, UsageUpdate):
+            self._usage = event.usage
+            return b""
+        if isinstance(event, ReplyStart):
+            return self._start(event)
+        return self._end(event.reply) if isinstance(event, ReplyEnd) else self._fail(event)
+
+    def _start(self, event: ReplyStart) -> bytes:
+        raise NotImplementedError
+
+    def _begin(self, event: PartStart) -> bytes:
+        raise NotImplementedError
+
+    def _delta(self, event: PartDelta) -> bytes:
+        raise NotImplementedError
+
+    def _end_part(self, event: PartEnd) -> bytes:
+        raise NotImplementedError
+
+    def _end(self, reply: Reply) -> bytes:
+        raise NotImplementedError
+
+    def _fail(self, event: ReplyFail) -> bytes:
+        raise NotImplementedError
+
+
 # ── Token counts ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -263,13 +352,7 @@ def valid_count(tokens: int | None) -> int | None:
 
 def valid_counts(*counts: int | None) -> list[int | None]:
     """Several of them."""
-    valid: list[int | None] = []
-    for tokens in counts:
-        if tokens is not None and not 0 <= tokens <= _LARGEST_COUNT:
-            valid.append(None)
-        else:
-            valid.append(tokens)
-    return valid
+    return [valid_count(tokens) for tokens in counts]
 
 
 def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:

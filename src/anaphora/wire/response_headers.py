@@ -84,17 +84,8 @@ def read_limits(headers: Mapping[str, str], *, at_most: float = 1.0) -> list[Rem
         return limits
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
     for unit, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
-        if (given := headers.get(remaining)) is None:
-            continue
-        left = float(given) if given.isdecimal() else _amount(given)
-        if left is None:
-            continue
-        all_of_it = headers.get(limit)
-        if all_of_it is None:
-            most = None
-        else:
-            most = float(all_of_it) if all_of_it.isdecimal() else _amount(all_of_it)
-        if most is None or left <= most * at_most:
+        left, most = _amount(headers.get(remaining)), _amount(headers.get(limit))
+        if left is not None and (most is None or left <= most * at_most):
             limits.append(RemainingLimit(unit, left, most, headers.get(reset), gradual))
     if (field := headers.get("ratelimit")) is not None:
         limits += _of_field(field, headers.get("ratelimit-policy", ""))

@@ -41,6 +41,9 @@ class EventDecoder:
 
     __slots__ = ("_limit", "_lines", "_pieces", "_size", "_skip_newline", "_started", "body")
 
+    problem: Parse | None = None
+    """None: a broken event is an error at once."""
+
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._pieces: list[bytes] = []
@@ -53,11 +56,6 @@ class EventDecoder:
         self._skip_newline = False
         self.body: bytearray | None = None
         """The JSON body so far, if the bytes are one instead of events."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is left from earlier bytes."""
-        return self._started and not (self._size or self._skip_newline or self.body is not None)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now."""

@@ -67,8 +67,6 @@ class BlockType(msgspec.Struct, frozen=True, kw_only=True):
     fetches nothing that they name."""
     members: frozenset[str] | None = None
     """The members that the provider accepts; None: not known."""
-    plain: bool = False
-    """Only text or a tool call: it has no media and refers to nothing."""
     beta: bool = False
     changes_tools: bool = False
     by_app: bool = False
@@ -139,12 +137,6 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     read_path: Callable[[str], tuple[str, bool]] | None = None
     """Reads the model in a path, and whether the path requests a stream, on a wire whose paths name
     both."""
-    plain: Any = None
-    """The type of messages without unknown members, if the types of blocks do not tell."""
-    plain_block: Any = None
-    """The same of the system text's blocks; None if that is a message."""
-    is_plain: Callable[[Any], bool] | None = None
-    """Whether a message of a plain type holds only text and tool calls."""
 
     def names(self, *, beta: bool, counted: bool = False) -> frozenset[str]:
         """The fields that the provider accepts, with or without a beta header."""

@@ -17,6 +17,7 @@ from anaphora import wire
 from anaphora.analysis.lint.checks import stable_chunks, strings
 from anaphora.analysis.lint.patterns import hits
 from anaphora.errors import AnaphoraError
+from anaphora.wire.cutting import cut
 
 EXCHANGES = FOLDER.parent / "exchanges" / "exchanges.jsonl.gz"
 
@@ -151,7 +152,7 @@ def recorded_texts() -> Iterator[str]:
             if one["wire"] not in wire.WIRES:
                 continue
             try:
-                rendered = wire.get(one["wire"]).split(one["request"].encode(), path=one["path"])
+                rendered = cut(wire.get(one["wire"]), one["request"].encode(), one["path"])
             except AnaphoraError:
                 continue
             for chunk in stable_chunks(rendered):

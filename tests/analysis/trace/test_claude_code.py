@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.analysis.trace import detect, read
 from anaphora.analysis.trace.format import Trace
@@ -69,10 +70,12 @@ def traces(*lines: dict[str, Any]) -> list[Trace]:
     return [one.trace for one in match if isinstance(one, FoundTrace)]
 
 
+BEGUN = user("1", None, 0), answer("2", "1", 3, "msg_1")
+
+
 def test_a_reply_in_several_lines_is_one_call_billed_once() -> None:
     (trace,) = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
+        *BEGUN,
         answer("3", "2", 5, "msg_1"),
         user("4", "3", 9),
         answer("5", "4", 12, "msg_2", read=100),
@@ -84,17 +87,14 @@ def test_a_reply_in_several_lines_is_one_call_billed_once() -> None:
     assert len(trace.messages) == 4
     assert [block["text"] for block in trace.messages[1].content] == ["2", "3"]
     # It began when the user had spoken, and ended with its last block.
-    assert first.t is not None
-    assert first.t_end is not None
-    assert first.t_end - first.t == 5.0
+    assert (first.t_end or 0) - (first.t or 0) == 5.0
     assert trace.system_tokens_unknown
 
 
 def test_results_of_parallel_tools_are_sent_together() -> None:
     """Each hangs on the line of its call; the next answer on the last of them."""
     (trace,) = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
+        *BEGUN,
         answer("3", "2", 4, "msg_1"),
         result("4", "2", 5, "a"),
         result("5", "3", 6, "b"),
@@ -106,66 +106,77 @@ def test_results_of_parallel_tools_are_sent_together() -> None:
 
 def test_branches_are_conversations_and_a_call_belongs_to_one() -> None:
     one, two = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
+        *BEGUN,
         user("3", "2", 10, "this way"),
         answer("4", "3", 13, "msg_2", read=100),
         user("5", "2", 20, "no, that way"),
         answer("6", "5", 23, "msg_3", read=100),
     )
     assert [len(one.calls), len(two.calls)] == [2, 1]
-    assert [message.content for message in two.messages][2:] == [
-        "no, that way",
-        [{"type": "text", "text": "6"}],
-    ]
+    said = [message.content for message in two.messages[2:]]
+    assert said == ["no, that way", [{"type": "text", "text": "6"}]]
     assert [call.began_by for call in two.calls] == ["edit"]
     assert one.group == two.group == "s"
 
 
-def test_side_chains_and_compactions_begin_new_conversations() -> None:
-    match = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
-        {**user("3", None, 4, "look it up"), "isSidechain": True},
-        {**answer("4", "3", 5, "msg_2"), "isSidechain": True},
-        line("5", None, "system", 6, subtype="compact_boundary", logicalParentUuid="2"),
-        user("6", "5", 7, "summary"),
-        answer("7", "6", 9, "msg_3"),
-    )
-    assert [trace.calls[0].messages for trace in match] == [1, 1, 1]
-    assert [trace.calls[0].began_by for trace in match] == [None, None, "compaction"]
+def hook(name: str) -> dict[str, Any]:
+    return line("4", "3", "progress", 4, data={"hookName": name})
 
 
-def test_a_summary_begins_by_compaction_without_a_boundary() -> None:
-    summary = {**user("3", None, 6, "summary"), "isCompactSummary": True}
-    _, after = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
-        summary,
-        answer("4", "3", 9, "msg_2"),
-        user("5", "4", 12),
-        answer("6", "5", 15, "msg_3"),
-    )
-    assert [call.began_by for call in after.calls] == ["compaction", None]
+def system(id: str, parent: str | None, kind: str) -> dict[str, Any]:
+    return line(id, parent, "system", 4, subtype=kind)
 
 
-def test_cleared_tool_results_are_an_edit() -> None:
-    (trace,) = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
-        line("3", "2", "system", 4, subtype="microcompact_boundary"),
-        line("4", "3", "attachment", 5),
-        user("5", "4", 9),
-        answer("6", "5", 12, "msg_2", read=100),
-    )
-    assert [call.began_by for call in trace.calls] == [None, "edit"]
+SIDE = {"isSidechain": True}
+ASKED, SAID = {**user("3", None, 4), **SIDE}, {**answer("4", "3", 5, "msg_2"), **SIDE}
+SUMMARY = {**user("3", None, 6, "summary"), "isCompactSummary": True}
+THIRD, FAILED = user("3", "2", 9), answer("4", "3", 12, "err", model="<synthetic>")
+TITLE = {"type": "summary", "summary": "a title", "leafUuid": "5"}
+NEXT = user("5", "4", 9), answer("6", "5", 12, "msg_2", read=100)
+FIRST: tuple[object, ...] = (1, None, None)
+COMPACTED: tuple[object, ...] = (1, "compaction", None)
+#: The lines after the first reply; messages, beginning and model of the calls of each conversation.
+SESSIONS = {
+    "side chains and compactions begin new conversations": (
+        (ASKED, SAID, system("7", None, "compact_boundary"), user("5", "7", 9), NEXT[1]),
+        [[FIRST], [FIRST], [COMPACTED]],
+    ),
+    "a summary begins by compaction without a boundary": (
+        (SUMMARY, answer("4", "3", 9, "msg_3"), *NEXT),
+        [[FIRST], [COMPACTED, (3, None, None)]],
+    ),
+    "cleared tool results are an edit": (
+        (system("3", "2", "microcompact_boundary"), line("4", "3", "attachment", 5), *NEXT),
+        [[FIRST, (3, "edit", None)]],
+    ),
+    "a hook tells of a resumed session": (
+        (line("3", "2", "progress", 3), hook("SessionStart:resume"), *NEXT),
+        [[FIRST, (3, "resume", None)]],
+    ),
+    "lines of other kinds are passed through": (
+        (TITLE, system("3", "2", "turn_duration"), hook("Stop"), *NEXT),
+        [[FIRST, (3, None, None)]],
+    ),
+    "synthetic messages are not calls": ((THIRD, FAILED, *NEXT), [[FIRST, (4, None, None)]]),
+    "another model is recorded on the call": (
+        (THIRD, answer("4", "3", 12, "msg_2", model="claude-opus-4-5")),
+        [[FIRST, (3, None, "claude-opus-4-5")]],
+    ),
+}
+
+
+@each_row("lines, calls", [*SESSIONS.values()])
+def test_calls_of_a_session(
+    lines: tuple[dict[str, Any], ...], calls: list[list[tuple[object, ...]]]
+) -> None:
+    found = [trace.calls for trace in traces(*BEGUN, *lines)]
+    assert [[(one.messages, one.began_by, one.model) for one in each] for each in found] == calls
 
 
 def test_a_message_between_the_results_of_a_reply_belongs_to_them() -> None:
     """A line of the reply may follow what came while its first tool ran."""
     (trace,) = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
+        *BEGUN,
         result("3", "2", 4, "a"),
         user("4", "3", 5, "by the way"),
         line("5", "4", "attachment", 6),
@@ -175,11 +186,8 @@ def test_a_message_between_the_results_of_a_reply_belongs_to_them() -> None:
     )
     assert [call.messages for call in trace.calls] == [1, 3]
     sent = trace.messages[2].content
-    assert [one if isinstance(one, str) else one["tool_use_id"] for one in sent] == [
-        "a",
-        "by the way",
-        "b",
-    ]
+    known = [one if isinstance(one, str) else one["tool_use_id"] for one in sent]
+    assert known == ["a", "by the way", "b"]
 
 
 def test_lines_of_a_reply_behind_many_messages_add_each_message_once() -> None:
@@ -192,50 +200,14 @@ def test_lines_of_a_reply_behind_many_messages_add_each_message_once() -> None:
     assert trace.messages[2].content == [f"{at}" for at in range(count)]
 
 
-def test_lines_of_other_kinds_are_passed_through() -> None:
-    (trace,) = traces(
-        {"type": "summary", "summary": "a title", "leafUuid": "5"},
-        user("1", None, 0),
-        line("2", "1", "progress", 1),
-        answer("3", "2", 3, "msg_1"),
-        line("4", "3", "system", 4, subtype="turn_duration"),
-        user("5", "4", 9),
-        answer("6", "5", 12, "msg_2", read=100),
-    )
-    assert [call.messages for call in trace.calls] == [1, 3]
-
-
-def test_synthetic_messages_are_not_calls() -> None:
-    (trace,) = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
-        user("3", "2", 9),
-        answer("4", "3", 12, "err", model="<synthetic>"),
-        user("5", "4", 15),
-        answer("6", "5", 18, "msg_2", read=100),
-    )
-    assert [call.messages for call in trace.calls] == [1, 4]
-
-
-def test_another_model_within_a_session_is_recorded_on_the_call() -> None:
-    (trace,) = traces(
-        user("1", None, 0),
-        answer("2", "1", 3, "msg_1"),
-        user("3", "2", 9),
-        answer("4", "3", 12, "msg_2", model="claude-opus-4-5"),
-    )
-    assert [call.model for call in trace.calls] == [None, "claude-opus-4-5"]
-
-
 def test_broken_lines_and_counts_are_reported_and_the_rest_is_read() -> None:
     usage = {"input_tokens": -4, "cache_read_input_tokens": 0}
-    match = entries(
+    broken, negative, source = entries(
         user("1", None, 0),
         b'{"type": "user", ',
         answer("2", "1", 3, "msg_1", usage=usage),
         answer("3", "1", 4, "msg_2"),
     )
-    broken, negative, source = match
     assert str(broken).startswith("s.jsonl:2: ")
     assert str(negative) == "s.jsonl:3: usage.input_tokens is negative: -4"
     assert isinstance(source, FoundTrace)

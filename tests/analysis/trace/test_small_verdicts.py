@@ -23,43 +23,45 @@ def hour(read: int, written: int) -> TraceUsage:
 
 
 FIRST = at(0, 1, bill(written=20_000))
-#: What is recorded of the second call, and its result, cause and lost tokens.
+UNKNOWN = (
+    "Unknown: 0 of 20,000 cached tokens read; the bodies of the requests are not recorded, so the"
+    " change is not known: `anaphora watch -- COMMAND` compares them."
+)
+LATE = "TTL 5m, previous call 67 min earlier) (and 1 more reason)"
+#: When the second call was sent, what is recorded of it, and its verdict.
 SECOND = {
-    "nothing but its bill": ({}, "unknown", "unknown", 0),
-    "a compaction": ({"began_by": "compaction"}, "miss", "compaction", 0),
-    "an edited message": ({"began_by": "edit"}, "miss", "history_edited", 0),
-    "a resumed session": ({"began_by": "resume"}, "miss", "resumed", 0),
-    "a fork": ({"began_by": "fork"}, "miss", "resumed", 0),
+    "nothing but its bill": (60, {}, "unknown", ["unknown"], 0, UNKNOWN),
+    "a compaction": (60, {"began_by": "compaction"}, "miss", ["compaction"], 0, "summary"),
+    "an edited message": (60, {"began_by": "edit"}, "miss", ["history_edited"], 0, "removed"),
+    "a resumed session": (60, {"began_by": "resume"}, "miss", ["resumed"], 0, "resumed 60 s after"),
+    "a fork": (60, {"began_by": "fork"}, "miss", ["resumed"], 0, "forked 60 s after"),
     "another model": (
+        60,
         {"note": "model_change:claude-opus-4-5"},
         "miss",
-        "model_changed",
+        ["model_changed"],
         20_000,
+        "model",
+    ),
+    "a late resume": (4000, {"began_by": "resume"}, "miss", ["expired", "resumed"], 20_000, LATE),
+    "a late edit": (
+        4000,
+        {"began_by": "edit"},
+        "miss",
+        ["expired", "history_edited"],
+        20_000,
+        LATE,
     ),
 }
 
 
-@each_row("facts, result, cause, lost", [*SECOND.values()])
+@each_row("moment, facts, result, causes, lost, said", [*SECOND.values()])
 def test_cause_is_what_the_recording_says(
-    facts: dict[str, Any], result: str, cause: str, lost: int
+    moment: float, facts: dict[str, Any], result: str, causes: list[str], lost: int, said: str
 ) -> None:
-    _, second = verdicts(FIRST, at(60, 3, bill(written=21_000), **facts))
-    assert (second.result, second.cause, second.lost) == (result, cause, lost)
-
-
-def test_unknown_says_what_would_tell() -> None:
-    _, second = verdicts(FIRST, at(60, 3, bill(written=21_000)))
-    assert str(second) == (
-        "Unknown: 0 of 20,000 cached tokens read; the bodies of the requests are not recorded, so"
-        " the change is not known: `anaphora watch -- COMMAND` compares them."
-    )
-
-
-def test_resumed_session_whose_entry_has_expired_paid_again() -> None:
-    _, second = verdicts(FIRST, at(4000, 3, bill(written=21_000), began_by="resume"))
-    assert (second.cause, second.lost) == ("resumed", 20_000)
-    assert [cause.kind for cause in second.causes] == ["resumed", "expired"]
-    assert "resumed 67 min after its last call: the cache entry expired" in str(second)
+    _, second = verdicts(FIRST, at(moment, 3, bill(written=21_000), **facts))
+    assert (second.result, [cause.kind for cause in second.causes]) == (result, causes)
+    assert (second.lost, said in str(second)) == (lost, True)
 
 
 def test_entry_that_was_written_for_an_hour_lives_for_one() -> None:

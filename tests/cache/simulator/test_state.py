@@ -13,6 +13,7 @@ from anaphora.cache.simulator import Mark, RenderedPrompt, Simulator, TokenRuns
 from anaphora.cache.simulator.markers import EntryTable
 from anaphora.cache.simulator.prefix_tree import PrefixTree
 from anaphora.rendered import Plan
+from anaphora.wire.cutting import cut
 
 ANTHROPIC = catalog.rules("anthropic", "claude-sonnet-4-5")
 OPENAI = catalog.rules("openai", "gpt-4.1")
@@ -128,7 +129,7 @@ def test_texts_are_those_of_the_single_blocks() -> None:
     messages = [{"role": role, "content": text} for role, text in turns]
     body = {"model": "m", "max_tokens": 9, "system": "Be short.", "tools": tools}
     data = json.dumps({**body, "messages": messages}).encode()
-    prompt = RenderedPrompt(wire.get("anthropic").split(data), Plan())
+    prompt = RenderedPrompt(cut(wire.get("anthropic"), data), Plan())
     assert len(prompt) == 6
     for begin in range(len(prompt) + 1):
         texts = [prompt.data(position) for position in range(begin, len(prompt))]

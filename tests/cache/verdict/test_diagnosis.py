@@ -146,7 +146,7 @@ def test_agreement_is_shown(name: str, word: str) -> None:
 def test_disagreement_is_shown_and_does_not_overrule_the_bytes(name: str, word: str) -> None:
     result = judged(name, word)
     assert result.agrees is False
-    assert "changed" in [cause.kind for cause in result.causes]
+    assert "tools_changed" in [cause.kind for cause in result.causes]
     assert "disagrees" in result.sentence
 
 

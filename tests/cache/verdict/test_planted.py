@@ -171,7 +171,11 @@ def test_a_changed_byte_is_found(name: str, planted: str) -> None:
     found = verdict_of(place, one, two, read=None)
     assert found.result in ("miss", "partial")
     assert found.change is not None
-    cause = "history_edited" if found.change.section == "messages" else "changed"
+    cause = (
+        "history_edited"
+        if found.change.section == "messages"
+        else f"{found.change.section}_changed"
+    )
     assert (found.cause, found.change.kind) == (cause, kind), found.sentence
     assert where in f"{found.change.label} {found.change.path}"
     assert found.broke
@@ -279,7 +283,7 @@ PARAMETERS: dict[str, tuple[str, Json, Json, str]] = {
         "anthropic",
         {},
         {"thinking": {"type": "enabled", "budget_tokens": 2048}},
-        "parameter_changed",
+        "thinking_changed",
     ),
     "anthropic: tool choice": (
         "anthropic",
@@ -376,7 +380,7 @@ def test_a_parameter_precedes_bytes_hashed_after_its_section() -> None:
     after = {**grown(spec()), "params": {"tool_choice": {"type": "any"}}}
     move_tool(after)
     found = verdict_of(place, split(place, body(place, spec())), split(place, body(place, after)))
-    assert [cause.kind for cause in found.causes] == ["changed", "parameter_changed"]
+    assert [cause.kind for cause in found.causes] == ["tools_changed", "parameter_changed"]
 
 
 # ── The clock and the route ──────────────────────────────────────────────────────────────────────

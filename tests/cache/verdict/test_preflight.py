@@ -12,6 +12,7 @@ from support.planted import PLACES, PNG, body, grown, spec, split
 from anaphora import catalog, wire
 from anaphora.cache.verdict import SentCall, judge, preflight
 from anaphora.values import Notice
+from anaphora.wire.cutting import cut
 
 Json = dict[str, Any]
 
@@ -112,7 +113,7 @@ def test_openai_marks_a_split_request_by_itself_unless_it_is_told_not_to(
         }
         if mode is not None:
             body["prompt_cache_options"] = {"mode": mode}
-        return SentCall(rendered=wire.get(name).split(json.dumps(body).encode()))
+        return SentCall(rendered=cut(wire.get(name), json.dumps(body).encode()))
 
     rules = catalog.rules("openai", "gpt-5.6", name)
     hello, more = ({"role": "user", "content": text} for text in ("Hello", "More?"))

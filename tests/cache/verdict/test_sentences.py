@@ -15,6 +15,7 @@ from anaphora.cache.verdict import SentCall, Verdict, find_change, judge, prefli
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
+from anaphora.wire.cutting import cut
 
 Json = dict[str, Any]
 
@@ -82,8 +83,8 @@ FIELDS = [
 ]
 
 
-def cut(name: str, data: str) -> Rendered:
-    return wire.get(name).split(data.encode(), path=GEMINI if name == "gemini" else "")
+def chunks(name: str, data: str) -> Rendered:
+    return cut(wire.get(name), data.encode(), GEMINI if name == "gemini" else "")
 
 
 @each_row("name, old, new, path, character", FIELDS)
@@ -91,7 +92,7 @@ def test_a_change_is_located_in_its_field(
     name: str, old: str, new: str, path: str, character: int
 ) -> None:
     data = json.dumps({"model": "a-model", **BODIES[name]})
-    one, two = cut(name, data), cut(name, data.replace(old, new))
+    one, two = chunks(name, data), chunks(name, data.replace(old, new))
     change = find_change(SentCall(rendered=one), SentCall(rendered=two))
     assert change is not None
     assert (change.path, change.character) == (path, character)
@@ -105,7 +106,7 @@ def test_a_change_is_located_in_its_field(
 @pytest.mark.parametrize("new", ["2026-11-15. Be kind.", "2026-11-1"])
 def test_a_text_that_became_longer_or_shorter_was_edited(name: str, new: str) -> None:
     data = json.dumps({"model": "a-model", **BODIES[name]})
-    one, two = cut(name, data), cut(name, data.replace("2026-11-15.", new))
+    one, two = chunks(name, data), chunks(name, data.replace("2026-11-15.", new))
     change = find_change(SentCall(rendered=one), SentCall(rendered=two))
     assert change is not None
     assert (change.section, change.character) == (
@@ -121,7 +122,9 @@ def test_keys_in_another_order_come_before_a_value_behind_them() -> None:
     tool = {"name": "look", "input_schema": {"type": "object", "required": ["at"], "title": "A"}}
     moved = {"name": "look", "input_schema": {"required": ["at"], "type": "object", "title": "B"}}
     data = {"model": "claude-sonnet-4-5", "max_tokens": 9, **BODIES["anthropic"]}
-    one, two = (cut("anthropic", json.dumps({**data, "tools": [each]})) for each in (tool, moved))
+    one, two = (
+        chunks("anthropic", json.dumps({**data, "tools": [each]})) for each in (tool, moved)
+    )
     change = find_change(SentCall(rendered=one), SentCall(rendered=two))
     assert change is not None
     assert (change.kind, change.path) == ("key_order", "tools[0].input_schema")
@@ -283,7 +286,7 @@ def test_a_model_that_caches_by_handles_only_lost_nothing() -> None:
     """Without a handle it caches nothing."""
     rules = catalog.rules("google", "gemini-2.0-flash-exp")
     data = json.dumps(BODIES["gemini"])
-    one = cut("gemini", data)
+    one = chunks("gemini", data)
     usage = Usage(uncached=Counts(one).total, read=0, output=1)
     first, second = (SentCall(rendered=one, at=at, usage=usage) for at in (0.0, 60.0))
     found = judge(first, second, rules)
@@ -327,7 +330,7 @@ def reminded(turns: int, *, kept: bool, on: str = "system") -> bytes:
 
 def reminded_verdict(*, kept: bool, on: str = "system") -> Verdict:
     codec = wire.get("anthropic")
-    one, two = (codec.split(reminded(turns, kept=kept, on=on)) for turns in (2, 3))
+    one, two = (cut(codec, reminded(turns, kept=kept, on=on)) for turns in (2, 3))
     rules = catalog.rules("anthropic", "claude-opus-4-8")
     return judge(SentCall(rendered=one, at=0.0), SentCall(rendered=two, at=60.0), rules)
 
@@ -378,7 +381,7 @@ def test_a_changed_parameter_that_may_not_matter_says_so() -> None:
     calls: list[SentCall] = []
     for choice in ("auto", "any"):
         body_["toolConfig"]["toolChoice"] = {choice: {}}
-        rendered = wire.get("bedrock").split(json.dumps(body_).encode(), (), path)
+        rendered = cut(wire.get("bedrock"), json.dumps(body_).encode(), path)
         usage = Usage(uncached=9, read=0, written={"5m": Counts(rendered).total}, output=1)
         calls.append(SentCall(rendered=rendered, at=float(len(calls) * 60), usage=usage))
     rules = catalog.rules("bedrock", "us.anthropic.claude-sonnet-5", "bedrock")

@@ -28,7 +28,7 @@ def test_line_of_a_complete_call(caplog: pytest.LogCaptureFixture) -> None:
         "operation=chat provider=main system=anthropic wire=anthropic host=api.anthropic.com:443"
         " model=claude-sonnet-4-5 answered_by=claude-sonnet-4-5-20250929 outcome=ok status=200"
         " request_id=req_2 stop_reason=end seconds=4 first=3 queued=0.5 attempts=2 uncached=30 read=700"
-        " written=270 output=50 predicted=700 verdict=partial cause=changed lost=200"
+        " written=270 output=50 predicted=700 verdict=partial cause=system_changed lost=200"
         " cost_usd=0.0021 saved=0.0019 notices=marker_dropped"
     )
 

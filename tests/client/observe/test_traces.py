@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from support.records import ANSWERED, AT, BARE, FAILED, FULL, LOST
 
 from anaphora import catalog
+from anaphora.catalog.dialects import otel_provider
 from anaphora.client.observe import Traces
 from anaphora.client.response import BlockShare, Record
 from anaphora.values import StopReason
@@ -77,7 +78,7 @@ def test_all_attributes_of_a_call(watched: Watched) -> None:
         "anaphora.queued_seconds": 0.5,
         "anaphora.cache.predicted_tokens": 700,
         "anaphora.cache.result": "partial",
-        "anaphora.cache.cause": "changed",
+        "anaphora.cache.cause": "system_changed",
         "anaphora.cache.lost_tokens": 200,
         "anaphora.cache.lost_usd": 0.0006,
         "anaphora.cache.change.kind": "text_edited",
@@ -203,12 +204,10 @@ def test_every_provider_has_the_conventions_name_where_there_is_one() -> None:
     known: type[enum.Enum] = gen_ai_attributes.GenAiProviderNameValues
     conventions = {member.value for member in known} | NEWER
     ours = {row.provider for row in catalog.dialects().rows}
-    named = {system: catalog.otel_provider(system, "") for system in ours}
+    named = {system: otel_provider(system, "") for system in ours}
     assert {system for system, name in named.items() if name in conventions} == {
         *("anthropic", "azure", "bedrock", "deepseek", "google", "groq"),
         *("mistral", "moonshot", "openai", "xai"),
     }
-    assert (
-        catalog.otel_provider("google", "europe-west1-aiplatform.googleapis.com") == "gcp.vertex_ai"
-    )
-    assert catalog.otel_provider("google", "generativelanguage.googleapis.com") == "gcp.gemini"
+    assert otel_provider("google", "europe-west1-aiplatform.googleapis.com") == "gcp.vertex_ai"
+    assert otel_provider("google", "generativelanguage.googleapis.com") == "gcp.gemini"

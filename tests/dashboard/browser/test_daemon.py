@@ -20,13 +20,7 @@ from support.dashboard_data import (
     hostile_calls,
     varied_calls,
 )
-from support.page_checks import (
-    keyboard_problems,
-    layout_problems,
-    log_in,
-    page_problems,
-    sections,
-)
+from support.page_checks import keyboard_problems, layout_problems, log_in, page_problems, sections
 
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.dashboard.view import iso_time

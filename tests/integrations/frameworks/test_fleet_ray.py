@@ -20,7 +20,8 @@ from fleet import compare, write_fleet  # noqa: E402
 from support.waiting import PATIENCE, wait_until  # noqa: E402
 
 from anaphora.errors import Io  # noqa: E402
-from anaphora.usage.fleet import FleetProgress, sources, usage_of_logs  # noqa: E402
+from anaphora.usage.fleet import sources, usage_of_logs  # noqa: E402
+from anaphora.usage.fleet.sums import FleetProgress  # noqa: E402
 
 # Ray leaves sockets and files to its own threads.
 pytestmark = [

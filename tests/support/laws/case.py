@@ -16,6 +16,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Conversation, Message, Part, Reply, Ttl, Usage
+from anaphora.wire.cutting import cut
 from anaphora.wire.replies import reply_events
 
 Json = dict[str, Any]
@@ -160,10 +161,7 @@ class WireCase:
         return call
 
     def split(self, body: bytes) -> Rendered:
-        cut: Rendered = (
-            self.codec.split(body) if self.path is None else self.codec.split(body, path=self.path)
-        )
-        return cut
+        return cut(self.codec, body, self.path or "")
 
     def write_stream(self, reply: Reply) -> bytes:
         writer = self.codec.writer()
@@ -184,9 +182,7 @@ def grown(turns: list[list[Message]]) -> list[Conversation]:
     return conversations
 
 
-def turns_with(
-    own_parts: st.SearchStrategy[Part],
-) -> st.SearchStrategy[list[list[Message]]]:
+def turns_with(own_parts: st.SearchStrategy[Part]) -> st.SearchStrategy[list[list[Message]]]:
     """Turns of the usual messages, and of messages that mix a wire's own parts with all others."""
     parts = own_parts | some.user_parts | some.assistant_parts | some.results
     own_messages = st.builds(

@@ -9,14 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 from support import strategies as some
-from support.laws.case import (
-    Json,
-    Projected,
-    WireCase,
-    every_form,
-    turns_with,
-    values_of,
-)
+from support.laws.case import Json, Projected, WireCase, every_form, turns_with, values_of
 
 from anaphora.prompt import Call, Params
 from anaphora.values import (

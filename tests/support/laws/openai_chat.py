@@ -8,14 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from support import strategies as some
-from support.laws.case import (
-    Json,
-    Projected,
-    WireCase,
-    counts_of,
-    turns_with,
-    values_of,
-)
+from support.laws.case import Json, Projected, WireCase, counts_of, turns_with, values_of
 from support.system_place import without_places
 
 from anaphora.prompt import Call, Params
@@ -206,10 +199,7 @@ CASE = WireCase(
     check_marked=check_marked,
     check_body=check_body,
     params=st.builds(
-        Params,
-        max_tokens=st.none() | st.just(5),
-        seed=st.none() | st.just(1),
-        stream=st.booleans(),
+        Params, max_tokens=st.none() | st.just(5), seed=st.none() | st.just(1), stream=st.booleans()
     ),
     project=project,
     read_back=read_back,

@@ -45,11 +45,7 @@ START = {
     },
 }
 BLOCK = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-DELTA = {
-    "type": "content_block_delta",
-    "index": 0,
-    "delta": {"type": "text_delta", "text": "Hi"},
-}
+DELTA = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}
 STOP = {"type": "content_block_stop", "index": 0}
 LAST = {
     "type": "message_delta",

@@ -109,10 +109,7 @@ CASE = ReplyCase(
         (b'event: error\ndata: {"error":{"message":"m"}}\n\n', "Overloaded"),
         (TEXT + b'data: {"error":{"message":"m"}}\n\n', "Overloaded"),
     ],
-    endless=[
-        (b"", chunk({"content": "x" * 2**20})),
-        (b"", chunk({"tool_calls": [LONG_CALL]})),
-    ],
+    endless=[(b"", chunk({"content": "x" * 2**20})), (b"", chunk({"tool_calls": [LONG_CALL]}))],
     errors=[
         (status, error_body(**fields), kind)
         for status, fields, kind in (

@@ -40,12 +40,7 @@ PART = {
     "content_index": 0,
     "part": {"type": "output_text", "text": ""},
 }
-DELTA = {
-    "type": "response.output_text.delta",
-    "output_index": 0,
-    "content_index": 0,
-    "delta": "Hi",
-}
+DELTA = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "Hi"}
 ENCODED = {
     "type": "message",
     "id": "msg_1",

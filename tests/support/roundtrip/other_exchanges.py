@@ -11,6 +11,7 @@ from msgspec import structs
 from anaphora import catalog, wire
 from anaphora.errors import AnaphoraError
 from anaphora.wire.counting import count_request
+from anaphora.wire.cutting import cut
 from anaphora.wire.eventstream import FrameDecoder
 from anaphora.wire.gemini import read_held
 from anaphora.wire.reading import (
@@ -85,7 +86,7 @@ def _counted(
         structs.replace(exchange, wire=name, request=call.decode(), path=path), rules
     )
     row = catalog.dialects().at_host(exchange.host, rules.wire, path)
-    model = wire.get(rules.wire).split(call, (), path).model
+    model = cut(wire.get(rules.wire), call, path).model
     made = count_request(rules.wire, row, model, path, call)
     changed = found.changed
     if made is None or not exchange.path.endswith(made.path):

@@ -160,12 +160,7 @@ CALLS: dict[str, Call] = {
     "a mark on everything that takes one": call(
         tools=TOOLS,
         cache=PromptCachePlan(
-            marks=(
-                ToolMark("bare", "1h"),
-                BlockMark(2),
-                PartMark("r1", (0, 0)),
-                PartMark("calls"),
-            )
+            marks=(ToolMark("bare", "1h"), BlockMark(2), PartMark("r1", (0, 0)), PartMark("calls"))
         ),
     ),
     "a frozen boundary": call(cache=PromptCachePlan(frozen_through="calls", message_ttl="1h")),

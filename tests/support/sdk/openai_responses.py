@@ -65,9 +65,7 @@ WIRE, ITEM = "openai_responses", "openai_responses.item"
 
 @functools.cache
 def schema() -> Any:
-    from openai.types.responses.response_create_params import (
-        ResponseCreateParams,
-    )
+    from openai.types.responses.response_create_params import ResponseCreateParams
 
     types: TypeAdapter[Any] = TypeAdapter(ResponseCreateParams, config=ConfigDict(extra="forbid"))
     return jsonschema_rs.validator_for(types.json_schema())
@@ -144,7 +142,7 @@ CALLS: dict[str, Call] = {
                 PartMark("r1", (0, 3), "30m"),
             ),
             mode="explicit",
-        ),
+        )
     ),
     "a frozen boundary": call(cache=PromptCachePlan(frozen_through="calls", message_ttl="1h")),
     "every cache option": call(

@@ -13,6 +13,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Reasoning
 from anaphora.values import Opaque, ProviderTool, SegmentRole
 from anaphora.wire import anthropic
+from anaphora.wire.cutting import cut
 
 REQUEST = {
     "model": "claude-sonnet-4-5",
@@ -78,8 +79,8 @@ def test_parse_reads_all_documented_fields() -> None:
 
 def test_split_keeps_key_order() -> None:
     one = b'{"max_tokens":1,"model":"m","messages":[{"role":"user","content":"x"}],"tools":[%b]}'
-    a = anthropic.split(one % b'{"name":"f","input_schema":{"type":"object","properties":{}}}')
-    b = anthropic.split(one % b'{"name":"f","input_schema":{"properties":{},"type":"object"}}')
+    a = cut(anthropic, one % b'{"name":"f","input_schema":{"type":"object","properties":{}}}')
+    b = cut(anthropic, one % b'{"name":"f","input_schema":{"properties":{},"type":"object"}}')
     assert a.data() != b.data()
 
 
@@ -89,7 +90,6 @@ def test_split_keeps_key_order() -> None:
         (b"[]", "$"),
         (b"{}", "$.model"),
         (b'{"model":"m","max_tokens":1}', "$.messages"),
-        (b'{"model":"m","messages":[]}', "$.max_tokens"),
         (
             b'{"model":"m","max_tokens":1,"messages":[{"role":"king","content":"x"}]}',
             "$.messages[0].role",
@@ -117,7 +117,7 @@ def test_nested_marker_keeps_field_order() -> None:
     request = '{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[%s]}]}'
     MARKER = ',"cache_control":{"type":"ephemeral"}'
     one, other = (
-        anthropic.split((request % (result % (block % marker))).encode()) for marker in ("", MARKER)
+        cut(anthropic, (request % (result % (block % marker))).encode()) for marker in ("", MARKER)
     )
     assert one.data() == other.data()
     (mark,) = other.marks

@@ -16,6 +16,7 @@ from support.tables import Row, check_rows
 from anaphora import errors, wire
 from anaphora.rendered import Mark, Plan
 from anaphora.values import Event, Reply, ReplyEnd, Thinking, Usage
+from anaphora.wire.cutting import cut
 from anaphora.wire.eventstream import FrameDecoder
 
 CONVERSE = list(records("bedrock", "bedrock_converse"))
@@ -70,7 +71,7 @@ def check_markers(record: Json) -> None:
     """Each place takes a marker, and nothing else changes."""
     codec, path, body = wire.get("bedrock"), record["path"], record["request"].encode()
     bare = wire.splice(body, Plan(), wire="bedrock", path=path, replace=True).body
-    rendered = codec.split(bare, (), path)
+    rendered = cut(codec, bare, path)
     assert not rendered.marks
     if not rendered.markers:
         return
@@ -79,7 +80,7 @@ def check_markers(record: Json) -> None:
         if chunk.splice is not None:
             plan = Plan(marks=(Mark(chunk.index, ttl),))
             marked = wire.splice(bare, plan, wire="bedrock", path=path, rendered=rendered).body
-            again = codec.split(marked, (), path)
+            again = cut(codec, marked, path)
             assert (again.marks, list(again)) == (plan.marks, list(rendered))
             assert marked.replace(rendered.markers[ttl], b"", 1) == bare
 

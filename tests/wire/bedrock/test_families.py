@@ -32,6 +32,7 @@ from anaphora.values import (
     ToolResult,
     Usage,
 )
+from anaphora.wire.cutting import cut
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 NOVA = "us.amazon.nova-2-lite-v1:0"
@@ -169,8 +170,8 @@ def test_a_marker_that_follows_no_block_stays_where_it_is() -> None:
     assert len(call.ir.cache.marks) == 1
     rendered = CODEC.render(call, catalog.profile("bedrock", CLAUDE))
     assert body(rendered, Plan(marks=rendered.marks))["messages"] == sent["messages"]
-    cut = CODEC.split(data, (), path)
-    assert body(cut, Plan(marks=cut.marks))["messages"] == sent["messages"]
+    made = cut(CODEC, data, path)
+    assert body(made, Plan(marks=made.marks))["messages"] == sent["messages"]
 
 
 # ── Parameters ───────────────────────────────────────────────────────────────────────────────────

@@ -75,20 +75,6 @@ def test_a_recorded_request_round_trips(record: Json) -> None:
 
 
 @every.request
-def test_a_split_recording_assembles_to_the_same_body(record: Json) -> None:
-    """From its own bytes: inside parts and declarations nothing is renamed."""
-    reported = json.loads(record["request"])
-    cut = gemini.split(record["request"].encode(), path=record["path"])
-    body = json.loads(gemini.assemble(cut, Plan()).body.join())
-    if isinstance(reported.get("tools"), dict):
-        reported["tools"] = [{"functionDeclarations": reported["tools"]["function_declarations"]}]
-    if reported.get("tools") == []:
-        del reported["tools"]
-    reported.get("systemInstruction", {}).pop("role", None)
-    assert body == reported
-
-
-@every.request
 def test_normalisations_of_requests_are_named(record: Json) -> None:
     """Not only carried along: text, calls, results and media are where a reader looks."""
     reported = expected(record["request"])

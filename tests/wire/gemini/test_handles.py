@@ -21,6 +21,7 @@ from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHan
 from anaphora.rendered.held import held_digest, misfit
 from anaphora.values import Conversation, Message, ProviderTool, Tool, ToolCall
 from anaphora.wire import gemini
+from anaphora.wire.cutting import cut
 from anaphora.wire.gemini.render import render as render_unguarded
 
 MODEL = "gemini-2.5-flash"
@@ -231,9 +232,9 @@ def test_what_a_handle_does_not_freeze_may_change() -> None:
 def test_a_split_request_fits_the_handle_of_its_rendering() -> None:
     rendered = render()
     body = gemini.assemble(rendered, Plan()).body.join()
-    cut = gemini.split(body, path=rendered.envelope.path)
-    assert held_digest(cut, 6) == held_digest(rendered, 6)
-    sent = gemini.assemble(cut, behind(rendered, 6)).body.join()
+    made = cut(gemini, body, rendered.envelope.path)
+    assert held_digest(made, 6) == held_digest(rendered, 6)
+    sent = gemini.assemble(made, behind(rendered, 6)).body.join()
     assert json.loads(sent) == body_of(gemini.assemble(rendered, behind(rendered, 6)))
 
 

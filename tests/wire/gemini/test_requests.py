@@ -44,6 +44,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire import detect, gemini
+from anaphora.wire.cutting import cut
 
 MODEL = "gemini-2.5-flash"
 PATH = f"/v1beta/models/{MODEL}:generateContent"
@@ -894,8 +895,8 @@ def test_the_path_names_the_model(path: str, model: str, stream: bool) -> None:
     body = {"contents": [{"parts": [{"text": "x"}]}]}
     call = parse(body, path)
     assert (call.model, call.params.stream) == (model, stream)
-    cut = gemini.split(json.dumps(body).encode(), path=path)
-    assert cut.model == model
+    made = cut(gemini, json.dumps(body).encode(), path)
+    assert made.model == model
     if model:
         again = gemini.assemble(render(call), Plan()).path
         assert parse(body, again).model == model

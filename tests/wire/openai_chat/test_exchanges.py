@@ -161,23 +161,6 @@ def test_parsed_request_renders_the_same(record: Json) -> None:
     assert notices == ()
 
 
-@every.request
-def test_split_request_assembles_to_the_same_bytes(record: Json) -> None:
-    rendered = openai_chat.split(record["request"].encode())
-    body = json.loads(openai_chat.assemble(rendered, Plan(marks=rendered.marks)).body.join())
-    notices = json.loads(record["request"])
-    # The assistant's message is one chunk, as it came; and a list of no tools is no chunk.
-    breakpoints = profile_for(notices).explicit_breakpoints
-    for message in notices["messages"]:
-        marked = breakpoints is not None and breakpoints.value and message["role"] != "assistant"
-        if marked and isinstance(message["content"], str):
-            message["content"] = [{"type": "text", "text": message["content"]}]
-    thirty_minutes_go_without_saying(notices)
-    if notices.get("tools") == []:
-        del notices["tools"]
-    assert body == notices
-
-
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 

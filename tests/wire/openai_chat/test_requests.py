@@ -46,6 +46,8 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire import openai_chat
+from anaphora.wire.cutting import cut
+from anaphora.wire.openai_chat.types import LEGACY
 
 #: A model with breakpoints; one without, that speaks as "developer"; one that speaks as "system".
 MARKS, PLAIN, OLD = "gpt-5.6", "gpt-5", "gpt-4o"
@@ -305,9 +307,9 @@ def test_legacy_function_call_is_read_as_a_tool_call() -> None:
         }
     ).encode()
     _, called, answered = parsed(body).ir.body_chat()
-    assert called.parts == (ToolCall("call_1", "look", '{"a":1}'),)
+    assert called.parts == (ToolCall("call_1", "look", '{"a":1}', LEGACY),)
     assert answered.role == "tool"
-    assert answered.parts == (ToolResult("call_1", "Sunny.", name="look"),)
+    assert answered.parts == (ToolResult("call_1", "Sunny.", name="look", extras=LEGACY),)
     sent, notices = encoded(parsed(body))
     messages = json.loads(sent)["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
@@ -318,7 +320,7 @@ def test_legacy_function_call_is_read_as_a_tool_call() -> None:
 def test_function_message_without_a_call_is_read() -> None:
     body = b'{"model":"gpt-4o","messages":[{"role":"function","name":"f","content":"1"}]}'
     (message,) = parsed(body).ir.body_chat()
-    assert message.parts == (ToolResult("call_0", "1", name="f"),)
+    assert message.parts == (ToolResult("call_0", "1", name="f", extras=LEGACY),)
 
 
 def test_stop_sequences_round_trip() -> None:
@@ -478,8 +480,8 @@ def test_breakpoints_round_trip() -> None:
         PartMark("m1", (0, 1), "12h"),
     )
     assert encoded(call) == (body, [])
-    cut = openai_chat.split(body)
-    assert openai_chat.assemble(cut, Plan(marks=cut.marks)).body.join() == body
+    made = cut(openai_chat, body)
+    assert openai_chat.assemble(made, Plan(marks=made.marks)).body.join() == body
 
 
 @each_row(

@@ -40,6 +40,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_responses as wire
+from anaphora.wire.cutting import cut
 
 every = Exchanges("openai_responses")
 RECORDS = list(records("openai_responses"))
@@ -133,9 +134,9 @@ def test_request_is_parsed_and_rendered_again(record: dict[str, Any]) -> None:
 @every.request
 def test_split_request_loses_nothing(record: dict[str, Any]) -> None:
     notices = json.loads(record["request"])
-    cut = wire.split(record["request"].encode())
-    plan = Plan(marks=cut.marks, automatic=cut.automatic)
-    again = json.loads(wire.assemble(cut, plan).body.join())
+    made = cut(wire, record["request"].encode())
+    plan = Plan(marks=made.marks, automatic=made.automatic)
+    again = json.loads(wire.assemble(made, plan).body.join())
     normal = Normal()
     again_too, expected = normal(again), normal(notices)
     assert again_too == expected

@@ -12,7 +12,8 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.canonical import dumps, encode_decoded
-from anaphora.catalog import CacheRules, Profile, tool_overhead
+from anaphora.catalog import CacheRules, Profile
+from anaphora.catalog.prices import tool_overhead
 from anaphora.rendered import Kind
 from anaphora.rendered.media import Size, measured
 from anaphora.values import Section

@@ -22,15 +22,16 @@ from anaphora.cache.read_history import (
     Shortfall,
     read_class,
 )
+from anaphora.cache.sent_call import ProgramEvent
 from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.simulator.chances import Sum, distribution
 from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
 
-CallKind: TypeAlias = Literal["first", "turn", "loop", "added", "again"]
+CallKind: TypeAlias = Literal["first", "turn", "loop", "added", "again", "thinking_changed"]
 """The first call of a conversation, one after a user's message, one after tool results, one after
-both, or one that sends the same messages once more."""
+both, one that sends the same messages once more, or one with another thinking setting."""
 
 #: The prediction of the simulator, by the rules.
 SIMULATED = "simulated"
@@ -43,7 +44,7 @@ BEGINNING = "beginning"
 class CallSituation(NamedTuple):
     """A call before its bill is known."""
 
-    kind: CallKind
+    kind: CallKind | ProgramEvent
     model: str
     agent: Hashable
     """The beginning of its prompt, if that is recorded."""
@@ -67,7 +68,7 @@ class ConversationReads:
         """Entries of the last call and of the one before it; the last also by the catalog."""
         self._turn: tuple[int, int] | None = None
         """Entry and read of the last call outside of a tool loop."""
-        self._classes: dict[CallKind, ReadClass] = {}
+        self._classes: dict[CallKind | ProgramEvent, ReadClass] = {}
         """The class of the last read, by the kind of call."""
 
     def candidates(

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.cache.sent_call import ProgramEvent
 from anaphora.cache.verdict import Diagnosis
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
@@ -148,12 +149,27 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     changed or removed. None: no recorded event."""
     effort: str | None = None
     """The reasoning effort, if the recording names it."""
+    thinking: str | None = None
+    """The thinking setting, if it is recorded: a budget in tokens, a level, or "none"."""
+    permission_mode: str | None = None
+    """The program's permission mode, if the recording names it."""
+    loaded_skill: bool = False
+    """A skill was loaded since the call before."""
     diagnosis: Diagnosis | None = None
-    """The provider's own, if it names a change."""
+    """The provider's own, if it names a change, or that of the program."""
     gap_unknown: bool = False
     """The time since the call before is not known: the clock stepped back in between."""
     place: str | None = None
     """Its file and line, if a call has one of its own."""
+
+    def event_since(self, before: TraceCall) -> tuple[ProgramEvent, str] | None:
+        """What the program did since the call before, and that in words."""
+        if self.loaded_skill:
+            return "skill_loaded", "a skill was loaded"
+        was, now = before.permission_mode, self.permission_mode
+        if not was or not now or was == now:
+            return None
+        return "mode_changed", f"the permission mode changed from {was} to {now}"
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():
@@ -341,6 +357,8 @@ class RecordedParams:
         self._noted = self.model = trace.model
         self._effort = next((call.effort for call in trace.calls if call.effort), None)
         """Of calls that name none: the last one, or the first that is named."""
+        self._thinking = next((call.thinking for call in trace.calls if call.thinking), None)
+        """The same, of calls whose thinking setting is recorded."""
 
     def after(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
         """The cache parameters of this call, without the model."""
@@ -356,7 +374,10 @@ class RecordedParams:
         self.model = call.model or self._noted
         self._effort = call.effort or self._effort
         params = {} if self._effort is None else {"effort": self._effort.encode()}
-        if self._level is not None and self._level != self._default:
+        self._thinking = call.thinking or self._thinking
+        if self._thinking is not None:
+            params["thinking"] = self._thinking.encode()
+        elif self._level is not None and self._level != self._default:
             params["thinking"] = self._level.encode()
         return params
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.sent_call import ttl_seconds
+from anaphora.cache.sent_call import ProgramEvent, ttl_seconds
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
@@ -167,11 +167,15 @@ class Replay:
     ) -> CallSituation:
         """`idle`: seconds since the previous call began; for a first one, that of others."""
         before = self.before
-        kind: CallKind = "loop" if in_loop else "turn"
+        kind: CallKind | ProgramEvent = "loop" if in_loop else "turn"
         if before is None:
             kind = "first"
         elif before.messages == call.messages:
             kind = "again"
+        elif (event := call.event_since(before)) is not None:
+            kind = event[0]
+        elif before.thinking and call.thinking and before.thinking != call.thinking:
+            kind = "thinking_changed"
         elif not in_loop and self.blocks.calls_tools(before):
             kind = "added"
         marked = is_marked(call if before is None else before, self.rules)

@@ -9,6 +9,7 @@ or the bills (the entry of an older call was read) show it, and otherwise unknow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -38,6 +39,9 @@ from .predict import Predictor
 from .predicted import Predicted
 from .replay import Replay
 
+#: Seconds: 12 of 19 turns of Codex after such a pause found only the shared beginning.
+_LONG_PAUSE = 600.0
+
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
 
@@ -46,6 +50,8 @@ class TraceVerdict(NamedTuple):
     model: str
     """The model of this call, which may have changed since the first."""
     verdict: Verdict
+    saved: Decimal | None = None
+    """What its remedy would have saved at this call; that of the verdict is a sum so far."""
 
 
 class BillVerdict(NamedTuple):
@@ -61,6 +67,10 @@ class BillVerdict(NamedTuple):
     verdict: Verdict
     before: int = 0
     """Tokens of the prompt of the call before, if it is in the trace."""
+    saved: Decimal | None = None
+    """What its remedy would have saved at this call."""
+    ttl: Ttl | None = None
+    """The lifetime that the call before wrote for."""
 
 
 def judge_traces(
@@ -96,13 +106,13 @@ def judge_bills(
     have different ids."""
     by_id = {trace.id: trace for trace in traces}
     if any(map(_needs_simulation, by_id.values())):
-        for call, model, verdict in judge_traces(by_id.values(), price, steps):
+        for call, model, verdict, saved in judge_traces(by_id.values(), price, steps):
             paid = price(call.provider, model, call.at, call.wire)
             trace = by_id[call.trace]
             if hits or verdict.result != "hit":
                 sent = call.previous or 0
                 yield BillVerdict(
-                    trace, call.call, call.provider, model, paid, call.gap, verdict, sent
+                    trace, call.call, call.provider, model, paid, call.gap, verdict, sent, saved
                 )
         return
     rendered = {trace.id: _RenderedTrace(trace) for trace in by_id.values()}
@@ -185,13 +195,13 @@ class _RenderedTrace:
         verdict = with_remedy(
             verdict, earlier, later, rules, price=paid, profile=profile, since=self._since
         )
+        saved = _saved(verdict)
         if verdict.remedy is not None:
             remedy = summed(verdict.remedy, self._remedies, predicted.call + 1)
             self._remedies[remedy.kind] = remedy
             verdict = replace(verdict, remedy=remedy)
-        self._since = None if earlier is None else earlier.at
         self._follow(made)
-        return TraceVerdict(predicted, model, verdict)
+        return TraceVerdict(predicted, model, verdict, saved)
 
     def judge_bill(
         self, replay: Replay, index: int, params: dict[str, bytes], price: Pricing, *, hits: bool
@@ -199,7 +209,7 @@ class _RenderedTrace:
         """None for a call without a loss, unless these are wanted."""
         call, provider, model = self.trace.calls[index], replay.provider, replay.called_model
         made = self._made(call, model, params, replay.rules)
-        before = self._before
+        before, since = self._before, self._since
         beside = self._is_side_call(index, made.rules)
         if not beside:
             self._follow(made)
@@ -209,15 +219,33 @@ class _RenderedTrace:
         if beside:
             verdict = side_call(self._sent(made, provider))
         else:
-            verdict = self._compare(before, made, provider, paid)
+            verdict = self._compare(before, made, provider, paid, since)
+        if verdict.result == "hit" and not hits:
+            return None
         gap = None
         if before is not None and before.call.at is not None and call.at is not None:
             gap = None if call.gap_unknown else call.at - before.call.at
         sent = 0 if before is None or before.call.usage is None else before.call.usage.total
-        return BillVerdict(self.trace, index, provider, model, paid, gap, verdict, sent)
+        return BillVerdict(
+            self.trace,
+            index,
+            provider,
+            model,
+            paid,
+            gap,
+            verdict,
+            sent,
+            _saved(verdict),
+            None if before is None else before.ttl,
+        )
 
     def _compare(
-        self, before: _MadeCall | None, made: _MadeCall, provider: str, price: Price | None
+        self,
+        before: _MadeCall | None,
+        made: _MadeCall,
+        provider: str,
+        price: Price | None,
+        since: float | None,
     ) -> Verdict:
         later, rules = self._later(made, provider, before), made.rules
         earlier = expected = None
@@ -228,14 +256,18 @@ class _RenderedTrace:
             expected = Prediction(left=left, read=left, outcome=Outcome(()), exact=exact)
             bills = updated_bills(earlier, rules)
             later = replace(later, rendered=replace(later.rendered, bills=bills))
-        return judge(
+        profile = catalog.profile(provider, made.model)
+        verdict = judge(
             earlier,
             later,
             rules,
             expected=expected,
             price=price,
-            profile=catalog.profile(provider, made.model),
+            profile=profile,
             diagnosis=made.call.diagnosis,
+        )
+        return with_remedy(
+            verdict, earlier, later, rules, price=price, profile=profile, since=since
         )
 
     def _made(
@@ -252,6 +284,7 @@ class _RenderedTrace:
         """Moves on to the next call."""
         if self._before is not None:
             self._entries.add(_left(self._before.call, self._before.rules)[0])
+        self._since = None if self._before is None else self._before.call.at
         self._before = made
 
     def _later(self, made: _MadeCall, provider: str, before: _MadeCall | None) -> SentCall:
@@ -259,11 +292,23 @@ class _RenderedTrace:
         if call.gap_unknown:
             # After the clock stepped back, the time between the two is unknown.
             sent = replace(sent, at=None, began=None, ended=None)
-        if before is None or call.usage is None or call.began_by is not None:
+        if before is None or call.usage is None:
             return sent
-        if call.usage.cache_read not in self._entries:
+        fell = self._fell_after_pause(before.call, call, made.rules)
+        sent = replace(sent, event=call.event_since(before.call), pause_fell=fell)
+        if call.began_by is not None or call.usage.cache_read not in self._entries:
             return sent
         return replace(sent, read_older=self.trace.only_tools(before.call, call))
+
+    def _fell_after_pause(self, before: TraceCall, call: TraceCall, rules: CacheRules) -> bool:
+        """Whether a call of Codex, after a long pause, read less than the conversation's first
+        prompt: only what other conversations share."""
+        first = self.trace.calls[0].usage
+        if self.trace.source != "codex" or first is None or call.usage is None or call.gap_unknown:
+            return False
+        if before.at is None or call.at is None or call.at - before.at < _LONG_PAUSE:
+            return False
+        return call.usage.cache_read < rules.whole_granules(first.total)
 
     def _sent(self, made: _MadeCall, provider: str) -> SentCall:
         call = made.call
@@ -352,6 +397,11 @@ class _RenderedTrace:
             marks[last] = made.ttl
         placed = tuple(Mark(chunk, marks[chunk]) for chunk in sorted(marks))
         return Plan(marks=placed, automatic=automatic)
+
+
+def _saved(verdict: Verdict) -> Decimal | None:
+    saving = None if verdict.remedy is None else verdict.remedy.saving
+    return None if saving is None else saving.expected
 
 
 def _left(call: TraceCall, rules: CacheRules) -> tuple[int, bool]:

@@ -21,7 +21,8 @@ from anaphora.cache.simulator.prompt import UNMARKED
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, Notice, Ttl
+from anaphora.values.stability import nearest_ttl
 
 from . import marking
 from .changes import ALIKE, FIRST, FROZEN, SHARED, TAIL, TURN, count_changes, sent_boundaries

@@ -10,7 +10,8 @@ from itertools import chain
 import msgspec
 
 from anaphora.cache.sent_call import MadeCall, expiry, is_alive, writing_marks
-from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.catalog import CacheRules
+from anaphora.catalog.cache_rules import LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wording import counted

@@ -18,7 +18,7 @@ from blake3 import blake3
 from anaphora.rendered import ChunkRun, Kind, Mark, Plan, Rendered
 from anaphora.rendered.chunks import Stretches
 from anaphora.rendered.log import KEY
-from anaphora.tokens import Counts, are_like
+from anaphora.tokens import Counts
 from anaphora.values import Section, Ttl
 
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.
@@ -42,6 +42,22 @@ def is_from_model(run: ChunkRun, index: int) -> bool:
     return log.role_of(index) in ("assistant", "model")
 
 
+def _are_like(first: tuple[ChunkRun, ...], runs: tuple[ChunkRun, ...]) -> bool:
+    """Whether runs begin with those, or with equal parts of another request, whose log has its own
+    text."""
+    if len(runs) < len(first):
+        return False
+    for mine, other in zip(first, runs, strict=False):
+        if mine is other:
+            continue
+        log, base = mine.log, mine.log.base
+        if base is not other.log.base or base is log:
+            return False
+        if mine.count != other.count or mine.lead != other.lead:
+            return False
+    return True
+
+
 class RenderedPrompt:
     """A rendered call with its plan. Positions count blocks from 0. The keys of a growing
     conversation are computed once."""
@@ -57,7 +73,6 @@ class RenderedPrompt:
         """`before` is the previous turn; unchanged parts are taken from it."""
         self.rendered = rendered
         self._counts: Counts | None = None
-        self._before = None if before is None else before._counts
         self._tokens: dict[int, int] = {}
         runs = rendered.runs
         log = runs[-1].log if runs and runs[-1].section == "messages" else None
@@ -68,7 +83,7 @@ class RenderedPrompt:
         if (
             lead is None
             or (len(runs) > (size := len(lead.runs)) and runs[size].section != "messages")
-            or not are_like(lead.runs, runs)
+            or not _are_like(lead.runs, runs)
         ):
             lead = LeadingRuns(runs)
         self.lead: LeadingRuns = lead
@@ -156,8 +171,7 @@ class RenderedPrompt:
     @property
     def counts(self) -> Counts:
         if self._counts is None:
-            self._counts = Counts(self.rendered, before=self._before)
-            self._before = None
+            self._counts = Counts(self.rendered)
         return self._counts
 
     def section(self, position: int) -> Section:

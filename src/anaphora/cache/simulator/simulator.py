@@ -12,7 +12,8 @@ from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
 from anaphora.cache.sent_call import MadeCall, expiry, is_alive, made_call
-from anaphora.catalog import CacheRules, LookbackUnit, Moment
+from anaphora.catalog import CacheRules
+from anaphora.catalog.cache_rules import LookbackUnit, Moment
 from anaphora.errors import InvalidRequest
 
 from .chances import Chance, find_chances

@@ -19,7 +19,8 @@ from blake3 import blake3
 from msgspec import Meta
 
 from anaphora.bounded import BoundedMap
-from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.catalog import CacheRules
+from anaphora.catalog.cache_rules import LookbackUnit
 from anaphora.rendered import Kind, Mark
 from anaphora.values import Section, Ttl
 

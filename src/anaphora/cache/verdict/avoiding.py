@@ -34,30 +34,14 @@ from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Ttl, Usage
 from anaphora.wording import format_duration
 
+from .advice import CAUSES, VOLATILE_TEXTS
 from .causes import TOKEN_ERROR
 from .prediction import lost_usd
-from .remedy import REMEDIES, Remedy, RemedyKind
+from .remedy import REMEDIES, Remedy
 from .values import CHANGED, VOLATILE, Change, Verdict
 
-#: Words for text that changes by itself.
-_VOLATILE = {"date": "the date", "clock": "the time", "uuid": "the UUID", "nonce": "the id"}
-
-#: The remedy of each cause that has always the same one.
-_BY_CAUSE: dict[str, RemedyKind] = {
-    "expired": "longer_ttl",
-    "no_marker": "place_markers",
-    "marker_on_trailing_system": "place_markers",
-    "marker_on_volatile": "place_markers",
-    "lookback_exceeded": "place_markers",
-    "above_maximum": "place_markers",
-    "history_edited": "keep_history",
-    "model_changed": "keep_parameters",
-    "parameter_changed": "keep_parameters",
-    "images_changed": "keep_parameters",
-    "other_key": "cache_key",
-    "other_route": "pin_host",
-    "not_yet_visible": "send_first",
-}
+#: Remedies that do not keep what stands behind a change, or only a part of it.
+_BEFORE_CHANGE = ("place_markers", "move_to_end", "longer_ttl")
 
 
 class Avoidable(NamedTuple):
@@ -88,7 +72,7 @@ def avoidable(
     left, change = verdict.left or 0, verdict.change
     ttl = _usual_ttl(earlier, rules) if remedy.ttl is None else remedy.ttl
     most = verdict.lost
-    if change is not None and (not left or remedy.kind in ("place_markers", "move_to_end")):
+    if change is not None and (not left or remedy.kind in _BEFORE_CHANGE):
         shared = _shared_tokens(earlier, later, remedy, change, total)
         most = min(most, shared - read) if left else shared
         most = most if left or shared >= rules.shortest_prefix else 0
@@ -150,7 +134,7 @@ def _shared_tokens(
     is shared."""
     prompt, begin = later.rendered, change.chunk
     counts = Counts(prompt)
-    if remedy.kind == "place_markers":
+    if remedy.kind in ("place_markers", "longer_ttl"):
         shared = float(counts.tokens(min(begin, len(prompt))))
     else:
         shared = float(counts.before(change.offset))
@@ -211,6 +195,8 @@ def with_remedy(
             best, most = replace(remedy, calls=2, tokens=tokens, saving=saving), worth
     if best is None:
         why = "the pause was too long" if found.kind == "longer_ttl" else "it would cost more"
+        if found.kind == "longer_ttl" and len(verdict.causes) > 1:
+            why = "something else changed as well"
         best = Remedy(kind="nothing", text=f"nothing to do: {why}")
     return replace(verdict, remedy=best)
 
@@ -226,8 +212,10 @@ def _saving(usd: Decimal, later: SentCall, profile: Profile | None) -> CostRange
 def _choices(
     found: Remedy, verdict: Verdict, earlier: SentCall, later: SentCall, rules: CacheRules
 ) -> Iterator[Remedy]:
-    """The ways to avoid a loss."""
+    """The ways to avoid a loss. A longer lifetime keeps only what stands before a change."""
     if found.kind == "longer_ttl":
+        if len(verdict.causes) > 1 and verdict.change is None:
+            return
         marked = rules.slots.value > 0 and rules.mechanism.value != "implicit"
         seconds = ttl_seconds(rules, last_ttl(earlier.marks, rules))
         for longer in rules.ttls.value if marked else ():
@@ -248,7 +236,9 @@ def _choices(
 
 def _remedy(verdict: Verdict, earlier: SentCall, later: SentCall, rules: CacheRules) -> Remedy:
     cause, change = verdict.causes[0], verdict.change
-    kind = _BY_CAUSE.get(cause.kind, "nothing")
+    kind = CAUSES[cause.kind].remedy
+    if kind == "move_to_end" and change is None:
+        kind = "nothing"
     at_end = cause.kind == "marker_on_volatile" and change and change.section == "messages"
     if change is not None and cause.kind in CHANGED and not at_end:
         return _of_change(change, earlier, later)
@@ -266,7 +256,7 @@ def _remedy(verdict: Verdict, earlier: SentCall, later: SentCall, rules: CacheRu
 
 def _of_change(change: Change, earlier: SentCall, later: SentCall) -> Remedy:
     if change.kind in VOLATILE:
-        what = _VOLATILE.get(change.kind, "text that changes")
+        what = VOLATILE_TEXTS.get(change.kind, "text that changes")
         return Remedy(kind="move_to_end", text=f"move {what} into the newest message")
     if change.section == "messages":
         return Remedy(kind="keep_history", text=REMEDIES["keep_history"])

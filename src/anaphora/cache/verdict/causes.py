@@ -38,6 +38,9 @@ from .values import VOLATILE, Cause, Change
 #: The error of a token estimate if the model is unknown.
 TOKEN_ERROR = 0.25
 
+#: A skill is sent with a thinking setting of its own.
+_SKILL = ["skill_loaded", "thinking_changed"]
+
 #: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
     "the bodies of the requests are not recorded, so the change is not known:"
@@ -76,12 +79,13 @@ def why_not_read(
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)
-    causes = [
-        recorded_cause(earlier, later, clock),
-        *local,
-        clock,
-        no_marker_cause(later, rules, "this call", "reads"),
-    ]
+    event = None if later.event is None else Cause(*later.event)
+    if event and [event.kind, *(one.kind for one in local)] == _SKILL:
+        local.insert(0, event)
+    causes = [recorded_cause(earlier, later), *local]
+    expired = clock is not None and clock.kind == "expired"
+    causes.insert(0 if expired else len(causes), clock)
+    causes.append(no_marker_cause(later, rules, "this call", "reads"))
     if change is None:
         causes.append(lookback_cause(earlier, later, rules))
         causes.append(_thinking(earlier, later, rules, profile, read, expected))
@@ -89,9 +93,7 @@ def why_not_read(
     return known or (remaining(earlier, later, rules, expected),)
 
 
-def recorded_cause(
-    earlier: SentCall | None, later: SentCall, clock: Cause | None = None
-) -> Cause | None:
+def recorded_cause(earlier: SentCall | None, later: SentCall) -> Cause | None:
     """The cause that a recording states for a new history."""
     match later.began_by:
         case None:
@@ -105,8 +107,7 @@ def recorded_cause(
             text = f"the session was {done}"
             if earlier is not None and earlier.at is not None and later.at is not None:
                 text += f" {format_duration(later.at - earlier.at)} after its last call"
-            expired = clock is not None and clock.kind == "expired"
-            return Cause("resumed", f"{text}: {clock.text}" if expired and clock else text)
+            return Cause("resumed", text)
 
 
 def local_causes(
@@ -127,7 +128,9 @@ def _changed(earlier: SentCall, later: SentCall, rules: CacheRules, change: Chan
     if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
         return Cause("marker_on_volatile", f"the marker is on content that changes: {change.place}")
     if change.section != "messages":
-        return Cause("changed", change.place)
+        return Cause(
+            "tools_changed" if change.section == "tools" else "system_changed", change.place
+        )
     compacted = later.compacted or history_change(earlier, later.rendered, change.chunk)
     if compacted in (True, "compaction"):
         text = "the history was compacted: earlier messages were replaced by a summary or left out"
@@ -180,6 +183,8 @@ def _clock(
     used = used_at(rules, earlier.at, began=earlier.began, ended=earlier.ended)
     if ttl is not None and not is_alive(expiry(used, seconds), later.at):
         return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
+    if later.pause_fell:
+        return Cause("expired", f"the entry probably expired (pause of {format_duration(gap)})")
     if changed or not (earlier.complete and later.complete):
         return None  # after a change, or a possible one, waiting would not help
     older = 0 if earlier.usage is None else earlier.usage.read or 0
@@ -355,6 +360,8 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
+    if later.event is not None:
+        return Cause(*later.event)
     if later.read_older:
         text = "the provider found an older call's entry; since then only tool results were added"
         return Cause("provider_side", text)

@@ -14,7 +14,7 @@ from anaphora.values import Section
 from .values import Cause, CauseKind
 
 #: Parameters whose values are not private. Of the others only the name is shown.
-_SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
+_SHOWN = frozenset("model tool_choice effort thinking verbosity service_tier speed".split())
 _MOST_SHOWN = 60
 
 #: Parameters have a figure each, which their causes name.
@@ -90,6 +90,8 @@ def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:
     if name == "cache_key":
         return Cause("other_key", "the cache key changed")
     values = f" from {_shown(name, was)} to {_shown(name, now)}" if name in _SHOWN else ""
+    if name == "thinking":
+        return Cause("thinking_changed", f"the thinking setting changed{values}")
     if name == "model":
         return Cause("model_changed", f"the model changed{values}")
     return Cause("parameter_changed", f"the parameter {name} changed{values}")
@@ -97,8 +99,10 @@ def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:
 
 def _shown(name: str, value: bytes | None) -> str:
     if value is None:
-        return "unset"
+        return "none" if name == "thinking" else "unset"
     text = value.decode(errors="replace").strip('"')
+    if text.isdecimal() and len(text) <= _MOST_SHOWN:
+        return f"{int(text):,}"
     if name == "tool_choice" and not text.isidentifier():
         return "one" if len(text) > _MOST_SHOWN else text
     return text[:_MOST_SHOWN]

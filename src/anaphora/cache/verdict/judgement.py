@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.history import is_compacted
 from anaphora.cache.prefix_index import EarlierCall, PrefixIndex
-from anaphora.cache.sent_call import SentCall, cached_chunks
+from anaphora.cache.sent_call import SentCall, cached_chunks, may_be_cached
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
@@ -21,7 +21,7 @@ from anaphora.values import Usage
 
 from .avoiding import with_remedy
 from .causes import recorded_cause
-from .changes import joined_names
+from .changes import changed_tool_fields, joined_names
 from .diagnosis import Diagnosis
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
 from .remedy import Remedy, RemedyKind, summed
@@ -29,6 +29,8 @@ from .values import Cause, Result, Verdict, agrees, reported_cause
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
+#: A call that misses less than each of these is a hit: a share of the prefix, tokens and dollars.
+_FEW, _FEW_TOKENS, _CENT = 0.02, 1024, Decimal("0.01")
 #: Calls of conversations that are remembered, and the bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
 
@@ -56,6 +58,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     """When the two calls of the conversation before this one were sent."""
     remedies: Mapping[RemedyKind, Remedy] = msgspec.field(default_factory=dict)
     """What each would have saved at the losses of the conversation so far."""
+    saved: Decimal | None = None
+    """What the remedy of its own verdict would have saved at this call."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
         """Joins the conversation that it continues; False if it begins one."""
@@ -84,6 +88,8 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
             )
         if verdict.remedy is None:
             return verdict
+        saving = verdict.remedy.saving
+        self.saved = None if saving is None else saving.expected
         remedy = summed(verdict.remedy, self.remedies, self.turn)
         self.remedies = {**self.remedies, remedy.kind: remedy}
         return replace(verdict, remedy=remedy)
@@ -181,15 +187,18 @@ def judge(
     if expected is None:
         later, expected = predict_after(earlier, later, rules, outcome)
     read = expected.read if billed_read is None else billed_read
-    result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
+    result = _result(read, expected, rules.granule_tokens.value)
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
-    reported = reported_cause(diagnosis) if loss.result == "unknown" else None
+    weak = loss.result == "unknown" or later.event in [(one.kind, one.text) for one in loss.causes]
+    reported = reported_cause(diagnosis) if weak else None
     if reported is not None:
         missed = min(expected.left, usage.input or 0) - read
         loss = Loss(result, (reported,), tokens=max(0, missed))
+    if small := result == "partial" and _is_small(loss, expected, later, price):
+        loss = Loss("hit")
     return Verdict(
         result=loss.result,
         causes=loss.causes,
@@ -203,7 +212,7 @@ def judge(
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
         agrees=None
-        if diagnosis is None
+        if diagnosis is None or small
         else reported is not None
         or agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
         host=later.host,
@@ -263,12 +272,24 @@ class ComparedCalls:
     ) -> Verdict:
         """The verdict on a call, which is remembered. `rules` are those that a conversation begins
         with now, `scope` is the owner of the cache."""
-        sent = call.sent
+        sent, last = call.sent, None
+        if self.index.find(sent.rendered, scope=scope) is None:
+            last = self.index.last_call(sent.rendered, scope=scope)
         earlier = self.index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
+        if last is not None:
+            sent = call.sent = compared_tools(last.sent, sent, last.rules or rules)
         if not call.follow(earlier):
             call.conversation, call.rules = object(), rules
         pair = judge_matched(earlier, sent, call.rules or rules, price=price, profile=profile)
         return call.remedied(pair.verdict, pair.before, sent, call.rules or rules, price, profile)
+
+
+def compared_tools(last: SentCall, sent: SentCall, rules: CacheRules) -> SentCall:
+    """A call that shares nothing with an earlier one, with the fields in which its tools differ
+    from those of the last call, if that may have cached them."""
+    if not may_be_cached(last, rules):
+        return sent
+    return replace(sent, tool_fields=changed_tool_fields(last.rendered, sent.rendered))
 
 
 def side_call(sent: SentCall, price: Price | None = None) -> Verdict:
@@ -285,13 +306,16 @@ def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
 
 
 def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
-    recorded = recorded_cause(None, sent)
-    if sent.tool_fields and not (sent.usage is not None and sent.usage.read):
-        names = joined_names([*sent.tool_fields])
-        recorded = Cause("changed", f"tools differ from the call before: {names}")
+    recorded, fields = recorded_cause(None, sent), sent.tool_fields
+    if sent.usage is not None and sent.usage.read:
+        fields = ()
+    if fields:
+        names = joined_names(fields)
+        recorded = Cause("tools_changed", f"tools differ from the call before: {names}")
     return Verdict(
         result="first",
         causes=() if recorded is None else (recorded,),
+        tool_fields=fields,
         billed=None if sent.usage is None else sent.usage.read,
         total=None if sent.usage is None else sent.usage.input,
         saved=saved_usd(sent.usage, price),
@@ -307,6 +331,18 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
+
+
+def _is_small(loss: Loss, expected: Prediction, later: SentCall, price: Price | None) -> bool:
+    """Whether a bill misses so few tokens that the call counts as a hit, if no bytes show why."""
+    if later.complete and loss.causes[0].kind not in ("provider_side", "unknown"):
+        return False
+    read = None if later.usage is None else later.usage.read
+    short = expected.left - (read or 0)
+    if read is None or short >= min(_FEW_TOKENS, _FEW * expected.left):
+        return False
+    usd = lost_usd(later.usage, short, price)
+    return usd is None or usd < _CENT
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:

@@ -52,7 +52,8 @@ CHANGES: dict[str, str] = {
 VOLATILE = frozenset(("date", "clock", "uuid", "nonce", "counter"))
 
 CauseKind: TypeAlias = Literal[
-    "changed",
+    "system_changed",
+    "tools_changed",
     "history_edited",
     "compaction",
     "resumed",
@@ -71,12 +72,16 @@ CauseKind: TypeAlias = Literal[
     "above_maximum",
     "no_marker",
     "thinking_dropped",
+    "thinking_changed",
+    "skill_loaded",
+    "mode_changed",
     "not_persisted",
     "evicted",
+    "subagent",
     "provider_side",
     "unknown",
 ]
-"""Why less was read than the previous call had cached."""
+"""Why less was read than the previous call had cached. `advice.CAUSES` has the name of each."""
 
 #: Control characters are shown escaped, so that an excerpt stays on one line.
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
@@ -90,10 +95,14 @@ _WIRE_PATH = re.compile(
     r"|function|functions|output|thinking|reasoning|summary|role|type)\b(?:\[\d+\])*)*"
 )
 
+#: Causes that are a change before the messages.
+PROMPT_CHANGED = frozenset(("system_changed", "tools_changed"))
 #: Causes that are a change of bytes, which the verdict's `change` describes.
-CHANGED = frozenset(("changed", "history_edited", "marker_on_volatile"))
+CHANGED = frozenset((*PROMPT_CHANGED, "history_edited", "marker_on_volatile"))
 #: Causes that are a change of something else that a cache depends on.
-PARAMETERS = frozenset(("model_changed", "parameter_changed", "images_changed", "other_key"))
+PARAMETERS = frozenset(
+    "model_changed parameter_changed thinking_changed images_changed other_key".split()
+)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +177,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     """The most important first."""
     change: Change | None = None
+    tool_fields: tuple[str, ...] = ()
+    """The fields in which the tools of a first call differ from those of the call before it."""
     left: int | None = None
     """Tokens that the previous call left in the cache."""
     predicted: int | None = None
@@ -223,7 +234,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         if self.pinned:
             text += f" Pinned to {self.host}."
         if self.diagnosis is not None and reported_cause(self.diagnosis) not in self.causes:
-            text += f" The provider reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
+            who = self.diagnosis.reporter.replace("the", "The")
+            text += f" {who} reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
         return text
 
     @property
@@ -287,7 +299,8 @@ def _outcome(verdict: Verdict) -> str:
         case "first" if read and verdict.total is not None:
             return f"First call seen: {read:,} of {counted(verdict.total, 'token')} read"
         case "first":
-            return "Not cached" if verdict.cause == "changed" else "First call: nothing cached yet"
+            changed = verdict.cause in PROMPT_CHANGED
+            return "Not cached" if changed else "First call: nothing cached yet"
         case "hit" if not left:
             return f"Hit: {tokens} read, although the previous call cached none{predicted}"
         case "hit" if verdict.total is not None:
@@ -331,11 +344,11 @@ def _loss(verdict: Verdict) -> str:
 
 # ── The provider's own diagnosis ──────────────────────────────────────────────────────────────────
 
-#: The causes that providers' codes name, if nothing else shows one.
+#: The causes that codes name, if nothing else shows one.
 _REPORTED: dict[str, tuple[CauseKind, str]] = {
     "model": ("model_changed", "the model changed"),
-    "system": ("changed", "the system prompt changed"),
-    "tools": ("changed", "the tools changed"),
+    "system": ("system_changed", "the system prompt changed"),
+    "tools": ("tools_changed", "the tools changed"),
     "messages": ("history_edited", "earlier messages changed"),
     "input": ("history_edited", "earlier messages changed"),
     "context_compacted": ("compaction", "the history was compacted"),
@@ -344,32 +357,50 @@ _REPORTED: dict[str, tuple[CauseKind, str]] = {
     "reasoning_effort": ("parameter_changed", "the effort changed"),
     "verbosity": ("parameter_changed", "the verbosity changed"),
     "service_tier": ("parameter_changed", "the service tier changed"),
+    "system_prompt": ("system_changed", "the system prompt changed"),
+    "defer_loading": ("tools_changed", "the tools changed"),
+    "messages_rewritten": ("history_edited", "earlier messages changed"),
+    "effort": ("parameter_changed", "the effort changed"),
+    "fast_mode": ("parameter_changed", "fast mode changed"),
+    "betas": ("parameter_changed", "the beta features changed"),
+    "extra_body": ("parameter_changed", "additional fields of the request changed"),
+    "cache_scope_or_ttl": ("parameter_changed", "the scope or lifetime of cache markers changed"),
+    "auto_mode": ("mode_changed", "auto mode changed"),
+    "ttl_expired_5m": ("expired", "the cache entry expired (TTL 5m)"),
+    "ttl_expired_1h": ("expired", "the cache entry expired (TTL 1h)"),
+    "likely_server_side": ("provider_side", "the loss is probably on the provider's side"),
 }
 
 
 def reported_cause(diagnosis: Diagnosis | None) -> Cause | None:
-    """The cause by the provider's own diagnosis; None if it names none."""
+    """The cause by the diagnosis of the provider or the program; None if it names none."""
     if diagnosis is None or not diagnosis.conclusive:
         return None
-    found = _REPORTED.get(diagnosis.code.removesuffix("_changed"))
-    return None if found is None else Cause(found[0], f"the provider reports that {found[1]}")
+    names = (code.removesuffix("_changed") for code in diagnosis.code.split(", "))
+    found = next((_REPORTED[name] for name in names if name in _REPORTED), None)
+    if found is None:
+        return None
+    return Cause(found[0], f"{diagnosis.reporter} reports that {found[1]}")
 
 
 def agrees(
     diagnosis: Diagnosis | None, causes: tuple[Cause, ...], change: Change | None, hit: bool
 ) -> bool | None:
-    """Whether the provider names a cause that was also found here; None if it cannot tell."""
+    """Whether a diagnosis names a cause that was also found here; None if it cannot tell."""
     if diagnosis is None or not diagnosis.conclusive:
         return None
     if diagnosis.code == "cache_hit":
         return hit
-    codes = CODES.get(diagnosis.provider, {})
+    table = CODES.get(diagnosis.provider, {})
     # OpenAI's client has these codes with `_changed` appended.
-    known = codes.get(diagnosis.code) or codes.get(diagnosis.code.removesuffix("_changed"))
-    if known is None:
+    codes = (
+        one if one in table else one.removesuffix("_changed") for one in diagnosis.code.split(", ")
+    )
+    known = [table[code] for code in codes if code in table]
+    if not known:
         return None
-    kinds, sections = known
-    if any(cause.kind in kinds for cause in causes):
+    kinds = {cause.kind for cause in causes}
+    sections = {section for _, each in known for section in each}
+    if any(kinds.intersection(each) for each, _ in known):
         return True
-    in_section = change is not None and change.section in sections
-    return in_section and any(cause.kind in CHANGED for cause in causes)
+    return change is not None and change.section in sections and not kinds.isdisjoint(CHANGED)

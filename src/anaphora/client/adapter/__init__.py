@@ -49,11 +49,9 @@ __all__ = [
     "LlmMessage",
     "LlmRequest",
     "LlmResponse",
-    "LlmRole",
     "StreamChunk",
     "TokenUsage",
     "blake3_hex",
-    "call_of",
 ]
 
 T = TypeVar("T")

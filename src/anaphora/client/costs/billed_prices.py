@@ -25,7 +25,7 @@ from anaphora.client.prices import (
 from anaphora.client.target import Target
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply
-from anaphora.wire.facts.request import RequestFacts
+from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.reading import DECODE_ERRORS
 
 _ONE = Decimal(1)
@@ -48,7 +48,7 @@ NO_SURCHARGE = Surcharge()
 
 
 def billed_rates(
-    facts: RequestFacts | None, flight: InFlight, reply: Reply | None
+    facts: CallFacts | None, flight: InFlight, reply: Reply | None
 ) -> tuple[Price | None, Surcharge | None]:
     """The price of a reply, of a part of it, or of the request; and the surcharge, None if
     unknown."""
@@ -58,7 +58,7 @@ def billed_rates(
 
 
 def rates_of(
-    facts: RequestFacts | None,
+    facts: CallFacts | None,
     target: Target,
     plan: Plan,
     reply: Reply | None,
@@ -85,7 +85,7 @@ def rates_of(
     return price, surcharge
 
 
-def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge | None:
+def surcharge_of(facts: CallFacts, target: Target, reply: Reply) -> Surcharge | None:
     """The surcharge of an answered request, by the server tool calls in the reply; None if
     unknown."""
     if not (facts.server_tools or facts.tiers or facts.geo):
@@ -115,7 +115,7 @@ def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge
 
 
 def price_factor(
-    facts: RequestFacts, provider: str, served_speed: str | None = None
+    facts: CallFacts, provider: str, served_speed: str | None = None
 ) -> Decimal | None:
     """The factor of fast mode and data residency on the price of a request, in bill and bound; None
     if unknown. If a request allows several speeds and the reply does not name the served one, the
@@ -146,7 +146,7 @@ _decode_usage = msgspec.json.Decoder(_ServedUsage).decode
 
 
 def billed_price(
-    facts: RequestFacts | None, target: Target, reply: Reply | None, *, at: float, tier: str
+    facts: CallFacts | None, target: Target, reply: Reply | None, *, at: float, tier: str
 ) -> Price | None:
     """`tier` is the requested one; its price counts if that of the reply's tier is unknown."""
     if reply is None or (not reply.extras and reply.model in ("", target.model)):
@@ -168,7 +168,7 @@ def served_speed(reply: Reply) -> str | None:
         return None
 
 
-def booked_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:
+def booked_model(facts: CallFacts | None, target: Target, reply: Reply | None) -> str:
     """The model under which a call is booked: the one that answered, if it is known or named in the
     request. Its catalog name, as in the audit log."""
     if reply is None or reply.model in ("", target.model):
@@ -177,13 +177,13 @@ def booked_model(facts: RequestFacts | None, target: Target, reply: Reply | None
     return reply.model if model == target.model and _is_named(facts, reply) else model
 
 
-def _is_named(facts: RequestFacts | None, reply: Reply) -> bool:
+def _is_named(facts: CallFacts | None, reply: Reply) -> bool:
     """Whether the request also names the model that answered, besides the requested one."""
     return facts is not None and any(model == reply.model for _, model in facts.models[1:])
 
 
 def _prices_of(
-    facts: RequestFacts | None, target: Target, reply: Reply, at: float
+    facts: CallFacts | None, target: Target, reply: Reply, at: float
 ) -> Callable[[str], Price | None]:
     """Prices by tier. If a request names several models and it is unknown which answered, the most
     expensive counts."""

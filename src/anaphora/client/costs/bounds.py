@@ -17,15 +17,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from anaphora.catalog import PRICE_SLOT, Price, Rates
+from anaphora.catalog import Price
 from anaphora.catalog.api_limits import ModelBounds, server_tool_of
-from anaphora.catalog.prices import EXACT
+from anaphora.catalog.price_data import PRICE_SLOT
+from anaphora.catalog.prices import EXACT, Rates
 from anaphora.client.target import Target, find_price
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Ttl
 from anaphora.wire import features
 from anaphora.wire.dialect.addresses import from_path
-from anaphora.wire.facts.reading import RequestFacts, ServerTool, read_facts
+from anaphora.wire.permissions.content import read_content
+from anaphora.wire.permissions.facts import CallFacts, ServerTool
+from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import decode_members
 
 from . import LARGEST_AMOUNT, NANO
@@ -65,7 +68,7 @@ _NO_TOOLS = _ToolCosts()
 
 
 def cost_bound(
-    facts: RequestFacts,
+    facts: CallFacts,
     rendered: Rendered,
     target: Target,
     *,
@@ -111,15 +114,16 @@ def cost_bound(
 
 def request_facts(
     target: Target, path: str, body: bytes, headers: Iterable[tuple[str, str]] = ()
-) -> RequestFacts:
+) -> CallFacts:
     """The facts of a request as sent to a target."""
     endpoint, members = target.endpoint, decode_members(body)
     if (dialect := endpoint.resolved.dialect) is not None:
         members = from_path(members, dialect, path)
-    return read_facts(endpoint.wire_name, members, path, headers)
+    content = read_content(endpoint.base_wire, endpoint.wire.parse(body, path))
+    return read_facts(endpoint.wire_name, members, content, path, headers)
 
 
-def written_ttls(facts: RequestFacts, plan: Plan, target: Target) -> set[Ttl] | None:
+def written_ttls(facts: CallFacts, plan: Plan, target: Target) -> set[Ttl] | None:
     """The TTLs of possible cache writes; None: any."""
     if target.rules.mechanism.value != "explicit":
         return None
@@ -148,15 +152,11 @@ def nano_usd(usd: Decimal) -> int:
 # ── Tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prompt_tokens(
-    facts: RequestFacts, rendered: Rendered, target: Target, most: ModelBounds
-) -> int:
+def _prompt_tokens(facts: CallFacts, rendered: Rendered, target: Target, most: ModelBounds) -> int:
     """Text by its bytes with its overhead, and media."""
     media, overhead = facts.media, most.overhead
     text = max(facts.size, rendered.size)
-    if media.spans:
-        text -= media.inline
-    tokens = max(0, text) + overhead.request + overhead.block * len(rendered)
+    tokens = max(0, text - media.inline) + overhead.request + overhead.block * len(rendered)
     count = len(facts.tools) + len(facts.server_tools) + len(facts.remote_mcp)
     if count:
         tokens += overhead.tools + overhead.tool * count
@@ -176,7 +176,7 @@ def _prompt_tokens(
     return tokens
 
 
-def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
+def _stored(facts: CallFacts, stored_tokens: int | None) -> int:
     if stored_tokens is not None:
         return stored_tokens
     for param, kind, _ in facts.handles:
@@ -188,7 +188,7 @@ def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
     return 0
 
 
-def _output_tokens(facts: RequestFacts, target: Target, most: ModelBounds) -> int:
+def _output_tokens(facts: CallFacts, target: Target, most: ModelBounds) -> int:
     if most.answers_with_media:
         raise _NoBound(f"{target.model} may answer with images or sounds of unknown prices")
     limit = facts.max_tokens
@@ -210,7 +210,7 @@ def _context(target: Target) -> int:
 # ── Server tools ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _server_tools(facts: RequestFacts, target: Target, most: ModelBounds) -> _ToolCosts:
+def _server_tools(facts: CallFacts, target: Target, most: ModelBounds) -> _ToolCosts:
     if most.calls_own_tools:
         raise _NoBound(f"{target.model} calls tools of its host, without a limit")
     tools = facts.server_tools
@@ -242,7 +242,7 @@ def _server_tools(facts: RequestFacts, target: Target, most: ModelBounds) -> _To
 
 
 def _dearest(
-    facts: RequestFacts,
+    facts: CallFacts,
     target: Target,
     at: float,
     input_tokens: int,
@@ -272,7 +272,7 @@ def _dearest(
     return rate_in * factor, rate_out * factor
 
 
-def _prices(facts: RequestFacts, target: Target, at: float) -> list[Price]:
+def _prices(facts: CallFacts, target: Target, at: float) -> list[Price]:
     """Current and upcoming prices of the target's model, and of others that may answer."""
     tier = facts.service_tier
     now, soon = target.price(at, tier), target.price(at + PRICE_SLOT, tier)

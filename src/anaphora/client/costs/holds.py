@@ -26,7 +26,7 @@ from .settling import AttemptCost, checked_cost, cost_of_failure, cost_of_reply,
 if TYPE_CHECKING:
     from anaphora.client.target import Target
     from anaphora.rendered import Rendered
-    from anaphora.wire.facts.reading import RequestFacts
+    from anaphora.wire.permissions.facts import CallFacts
 
 _ADVICE = "; a smaller max_tokens than {0:,} lowers its maximum cost"
 _NO_LIMIT = "; without max_tokens, the longest output of {1} counts, {0:,} tokens: set max_tokens"
@@ -39,7 +39,7 @@ _NO_PRICE = (
 class BudgetGuard(AttemptGuard):
     """The holds of one call, an attempt at a time."""
 
-    _facts: RequestFacts
+    _facts: CallFacts
     _bound: CostBound
     _held: Decimal | None = None
     """What is held for the current attempt."""
@@ -172,7 +172,7 @@ def maximum_usd(
 
 
 def _held_for(
-    budgets: tuple[Budget, ...], facts: RequestFacts, bound: CostBound, target: Target, at: float
+    budgets: tuple[Budget, ...], facts: CallFacts, bound: CostBound, target: Target, at: float
 ) -> Decimal:
     """The amount of a bound, and 0 without a price if all budgets allow that."""
     if bound.nano_usd is not None:

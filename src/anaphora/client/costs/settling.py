@@ -19,7 +19,7 @@ from anaphora.errors import AnaphoraError, Timeout, Transport, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
 from anaphora.wire import features
-from anaphora.wire.facts.request import RequestFacts
+from anaphora.wire.permissions.facts import CallFacts
 
 from . import NANO, Settled
 from .billed_prices import NO_SURCHARGE, Surcharge
@@ -197,7 +197,7 @@ def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
 
 def failed_output(
     target: Target,
-    facts: RequestFacts | None,
+    facts: CallFacts | None,
     error: BaseException | None,
     partial: Reply | None,
     *,

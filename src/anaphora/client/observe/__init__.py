@@ -28,17 +28,7 @@ if TYPE_CHECKING:
     from .otel import Meters, Traces
     from .prometheus import Metrics
 
-__all__ = [
-    "CallAudit",
-    "EndedCall",
-    "Logs",
-    "Meters",
-    "Metrics",
-    "OwnBill",
-    "Traces",
-    "Watcher",
-    "Watchers",
-]
+__all__ = ["Logs", "Meters", "Metrics", "Traces", "Watcher", "Watchers"]
 
 #: Loaded on first use: most need a package that may not be installed.
 _LAZY = {"Logs": ".export", "Meters": ".otel", "Metrics": ".prometheus", "Traces": ".otel"}

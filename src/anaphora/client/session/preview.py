@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from anaphora.cache import EarlierCall
 from anaphora.cache.cold import cold_call, cold_prefix
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.sent_call import cached_chunks
 from anaphora.cache.simulator.chances import (
     SimulatedCall,
@@ -28,8 +28,10 @@ from anaphora.values import Image, Notice, SegmentRole, Usage
 
 from .provider_state import ProviderState
 
+#: Changes of parameters.
+_PARAMETERS = ("parameter_changed", "thinking_changed")
 #: Codes of `preflight` for a lost prefix; its other notices are about requests that may be refused.
-_LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
+_LOSSES = frozenset(("prefix_breaks", "model_changed", "images_changed", *_PARAMETERS))
 
 
 class PrefixWarning(UserWarning):
@@ -148,7 +150,7 @@ def _is_asked(broken: Notice, request: TurnRequest | None) -> bool:
         parts = (part for message in request.messages for part in message.parts)
         return any(isinstance(part, Image) for part in parts)
     options = bool(request.params) or request.output is not None
-    return broken.code == "parameter_changed" and options
+    return broken.code in _PARAMETERS and options
 
 
 def _is_dear(broken: Notice, state: ProviderState, prepared: PreparedRequest) -> bool:

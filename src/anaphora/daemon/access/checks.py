@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 
+from anaphora.daemon.access.handles import check_background, check_kind
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.facts.handles import check_background, check_kind
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.wire.elements import ListElements
-from anaphora.wire.facts.reading import RequestFacts
+from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.reading import Members
 
 from .approved_prompts import prompt_fingerprint
@@ -37,7 +37,7 @@ _CHECKED_BETAS = frozenset({"structured-outputs-2025-11-13", "message-threads-20
 
 
 def check_grant(
-    facts: RequestFacts,
+    facts: CallFacts,
     grant: LlmGrant,
     *,
     provider_ids: Sequence[str] = (),
@@ -91,7 +91,7 @@ def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> N
 
 
 def check_prompt(
-    facts: RequestFacts,
+    facts: CallFacts,
     grant: LlmGrant,
     members: Members,
     elements: ListElements | None = None,
@@ -138,7 +138,7 @@ def is_model_granted(model: str, grant: LlmGrant) -> bool:
     return not grant.narrowed or all(is_granted(model, each) for each in grant.narrowed if each)
 
 
-def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:
+def _check_models(facts: CallFacts, grant: LlmGrant, models: Sequence[str]) -> None:
     if not models and not facts.models:
         raise NotGranted("the request names no model", param="model")
     for model in models:
@@ -150,7 +150,7 @@ def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -
             raise _missing(f"model {model!r}", "models", param)
 
 
-def check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
+def check_limits(facts: CallFacts, grant: LlmGrant) -> None:
     """Raises `NotGranted` for more output or more answers than the grant allows."""
     most = grant.max_tokens
     field = facts.max_tokens_field
@@ -162,7 +162,7 @@ def check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
         raise NotGranted(f"{field} is {facts.n}; n of the grant is {grant.n}", param=field)
 
 
-def _permissions(facts: RequestFacts) -> list[tuple[Permission, list[tuple[str, str]]]]:
+def _permissions(facts: CallFacts) -> list[tuple[Permission, list[tuple[str, str]]]]:
     """The permissions that a request needs, each with a description and the field that needs it."""
     needed: list[tuple[Permission, list[tuple[str, str]]]] = []
     if facts.server_tools:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
     from anaphora.traffic.matching import RememberedCall
-    from anaphora.wire.facts.request import RequestFacts
+    from anaphora.wire.permissions.content import CallContent
+    from anaphora.wire.permissions.facts import CallFacts
 
 
 class AppReply(msgspec.Struct, kw_only=True, eq=False):
@@ -126,7 +127,9 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     is_large: bool = False
     """Its new part is so long that it is read in a thread."""
     call: Call | None = None
-    """The prompt of a call of JSON-RPC."""
+    """The parsed request, or the prompt of a call of JSON-RPC."""
+    content: CallContent | None = None
+    """What the messages of a request of a wire hold besides text."""
     request: WireRequest | None = None
     """The request of a wire."""
     body: CallBody | None = None
@@ -142,15 +145,13 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     # ── permit ──
     targets: Sequence[Target] = ()
     """The targets of the call, the best first."""
-    given: RequestFacts | None = None
+    given: CallFacts | None = None
     """The facts of the app's request; None for a call of JSON-RPC."""
     stored_tokens: int | None = None
     """Tokens of the stored history that it refers to."""
 
     # ── plan, for the target of the attempt at hand ──
-    parsed: Call | None = None
-    """The app's request as a `Call`, if it has to be translated."""
-    facts: RequestFacts | None = None
+    facts: CallFacts | None = None
     """The facts of the request that is sent."""
     prepared: PreparedRequest | None = None
     passes_bytes: bool = False

@@ -20,7 +20,7 @@ from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call
 from anaphora.values import Notice
-from anaphora.wire.facts.request import RequestFacts
+from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.reading import decode_elements, decode_members
 
 from .translation import spelling, with_members
@@ -30,13 +30,11 @@ _STEP = re.compile(r"\w+")
 
 class ClampedRequest(NamedTuple):
     request: WireRequest
-    facts: RequestFacts
+    facts: CallFacts
     notice: Notice
 
 
-def clamp_request(
-    request: WireRequest, facts: RequestFacts, grant: LlmGrant
-) -> ClampedRequest | None:
+def clamp_request(request: WireRequest, facts: CallFacts, grant: LlmGrant) -> ClampedRequest | None:
     """The request with all its limits within the grant. None if it needs no change, or the grant
     refuses instead. Raises `NotGranted` if the thinking budget does not fit."""
     most = grant.max_tokens

@@ -11,8 +11,9 @@ import time
 from collections import OrderedDict
 from decimal import Decimal
 
-from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache import PrefixIndex
 from anaphora.cache.cold import ColdPasses, refusal
+from anaphora.cache.prefix_index import EarlierCall
 from anaphora.cache.sent_call import SentCall
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.target import Target
@@ -58,6 +59,8 @@ class CallMemory:
         call = RememberedCall(sent=sent, conversation="", failed=guarded)
         if guarded:
             call.uses = index.last_uses(request.rendered, scope=scope, hints=request.hints)
+        if index.find(request.rendered, scope=scope, hints=request.hints) is None:
+            call.last = index.last_call(request.rendered, scope=scope, hints=request.hints)
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)
         if not call.follow(found):
             call.conversation = secrets.token_hex(8)

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from anaphora import wire
 from anaphora import wire as wires
-from anaphora.cache import CallHints
-from anaphora.cache.compared_prompt import block_hashes
+from anaphora.cache.compared_prompt import CallHints, block_hashes
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.canonical import string
 from anaphora.catalog import Profile
@@ -33,13 +32,13 @@ from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_prompt
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, Params, Reasoning
+from anaphora.prompt import Params, Reasoning
 from anaphora.rendered import Plan, Rendered
 from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
 from anaphora.wire.gemini.types import camel
+from anaphora.wire.permissions.content import read_content
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans
 from anaphora.wire.tables import request_table
@@ -184,10 +183,8 @@ def member_object(members: Members, name: str) -> Members:
 async def translate(
     planner: PlanRequest, call: AppCall, target: Target, stream: bool
 ) -> PreparedRequest:
-    work, given = planner.work, call.request
-    asked = call.parsed
-    if asked is None:
-        asked = call.parsed = await work(call, lambda: _parse(call))
+    work, given, asked = planner.work, call.request, call.call
+    assert asked is not None
     params, grant = asked.params, call.app.grant.llm
     if given is not None:
         marked = functools.partial(wire.host_marks, asked, given.wire, target.endpoint.base_wire)
@@ -243,7 +240,7 @@ def _default_limit(call: AppCall, target: Target) -> int:
     most, default = call.app.grant.llm.max_tokens, target.endpoint.config.max_tokens
     if most is None:
         return default
-    return most if call.call is None else min(default, most)
+    return most if call.request is not None else min(default, most)
 
 
 def _check(
@@ -264,23 +261,15 @@ def _check(
         check_prompt(facts, grant, decode_members(unmarked))
 
 
-def _parse(call: AppCall) -> Call:
-    if call.call is not None:
-        return call.call
-    assert call.request is not None
-    return parse_request(call.request, call.app.grant.llm)
-
-
-def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
-    """The request as a `Call`, with the output limit that its wire requires."""
-    body = request.body
-    if wire.features(request.wire).requires_max_tokens:
-        tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
-        body = fill_max_tokens(request.wire, body, request.members, tokens).body
-    else:
-        repaired = face_of(request.wire).repaired(request.members)
-        body = with_members(body, request.members, repaired)
-    return wire.get(request.wire).parse(body, request.path)
+def parse_request(call: AppCall) -> None:
+    """Parses the request of a wire, with the corrections that the wire's own SDK needs, and notes
+    what its messages hold. Raises `InvalidRequest`."""
+    request = call.request
+    assert request is not None
+    repaired = face_of(request.wire).repaired(request.members)
+    body = with_members(request.body, request.members, repaired)
+    call.call = wires.get(request.wire).parse(body, request.path)
+    call.content = read_content(request.wire, call.call)
 
 
 class AdaptedParams:

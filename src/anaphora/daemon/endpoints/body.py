@@ -11,7 +11,7 @@ Most bodies begin like the preceding one:
 
     bodies = AppBodies()
     body = bodies.read(app_id, wire, data)
-    bodies.keep(body, body.facts(refers=...))
+    bodies.keep(body, body.facts())
 
 Messages of the preceding body are neither decoded nor checked again: they have no duplicate keys,
 so the list has none if its other elements have none. If the rest is refused, the whole body is
@@ -24,32 +24,31 @@ import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
-from anaphora.daemon.facts.handles import Reference, references
-from anaphora.daemon.facts.strict_json import (
-    HEAVY,
-    SHOWN,
-    decode_pieces,
-    decode_strict,
-    is_heavy,
-    rejected,
-)
-from anaphora.daemon.off_loop import LARGE, OffLoop
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.errors import AnaphoraError, TooLarge
 from anaphora.serving.exchange import HttpExchange
 from anaphora.wire.body_memory import (
     BodyMemory,
     KnownBeginning,
     Outline,
+    list_of_messages,
 )
 from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members, decode_members
-from anaphora.wire.request_bodies import list_of_messages
+from anaphora.wire.strict_json import (
+    HEAVY,
+    LARGE,
+    SHOWN,
+    decode_pieces,
+    decode_strict,
+    is_heavy,
+    rejected,
+)
 
 #: Maximum growth of a decompressed body, which is also limited by `MAX_BODY`.
 _MAX_RATIO = 100
@@ -225,18 +224,9 @@ def _check_spellings(value: dict[str, Any]) -> None:
 class MessageFacts(msgspec.Struct, frozen=True, eq=False):
     """Facts about the messages of a kept body."""
 
-    references: tuple[tuple[int, Reference], ...]
-    """The stored objects that they name, with the index of the message."""
     counts: list[int]
     """Number of messages and blocks up to the end of each message; empty if the body is too short
     to exceed the limit."""
-
-    @property
-    def size(self) -> int:
-        """About the bytes of memory that they take, without the counts."""
-        if not self.references:
-            return 0
-        return sum(400 + len(one.id) + len(one.param) for _, one in self.references)
 
 
 class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -256,22 +246,9 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """Number of leading messages that the preceding body also had."""
         return 0 if self.beginning is None else self.beginning.count
 
-    @property
-    def known_references(self) -> list[tuple[int, Reference]]:
-        named = () if self.beginning is None else self.beginning.kept.facts.references
-        return [each for each in named if each[0] < self.known] if named else []
-
-    def references(self) -> Iterator[Reference]:
-        """The stored objects that it names."""
-        yield from references(self.value)
-        if self.beginning is not None and self.beginning.kept.facts.references:
-            for _, reference in self.known_references:
-                yield reference
-
-    def facts(self, *, refers: bool) -> MessageFacts:
-        """The facts of its messages. `refers` tells whether it names stored objects."""
-        beginning = self.beginning
-        known = 0 if beginning is None else beginning.count
+    def facts(self) -> MessageFacts:
+        """The facts of its messages."""
+        beginning, known = self.beginning, self.known
         name = "" if self.elements is None else self.elements.name
         values = self.value.get(name, [])
         counts: list[int] = []
@@ -279,13 +256,7 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             counts = [] if beginning is None else beginning.kept.facts.counts[:known]
             counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
             counts += list(counted)[1:]
-        named: list[tuple[int, Reference]] = []
-        if beginning is not None and beginning.kept.facts.references:
-            named = self.known_references
-        if refers:
-            new_ones = enumerate(values, known)
-            named += [(at, one) for at, each in new_ones for one in references({name: [each]})]
-        return MessageFacts(tuple(named), counts)
+        return MessageFacts(counts)
 
 
 #: Bytes from which a body is hashed in a thread.
@@ -327,8 +298,6 @@ class BodyReading:
         """The body with its outline, if it can be kept."""
         if body is None or body.elements is None:
             return body
-        if body.elements.name == "input" and "type" in body.value:
-            return body  # the messages' references may depend on the type
         outline = self._memory.outline(self._body, body.elements, body.beginning)
         return msgspec.structs.replace(body, outline=outline)
 
@@ -337,9 +306,7 @@ class AppBodies:
     """The latest bodies of all apps. Bounded. Bodies of different apps are never compared."""
 
     def __init__(self, memory: BodyMemory[MessageFacts] | None = None) -> None:
-        if memory is None:
-            memory = BodyMemory(size_of=attrgetter("size"))
-        self._memory: BodyMemory[MessageFacts] = memory
+        self._memory: BodyMemory[MessageFacts] = BodyMemory() if memory is None else memory
 
     def read(self, app: str, wire: str, data: bytes) -> CallBody:
         """A JSON object without duplicate keys. Raises `RequestRejected`."""
@@ -376,8 +343,6 @@ def _read_rest(
         read = parse_object(beginning.rest, counted, by_pieces=by_pieces)
     except AnaphoraError:
         return None
-    if kept.outline.name == "input" and "type" in read.value:
-        return None  # the messages' references may depend on it
     members = read.members
     elements = beginning.complete(members)
     return CallBody(

@@ -26,13 +26,13 @@ from anaphora.daemon.calls.steps.request import PermitCall
 from anaphora.daemon.calls.translation import with_members
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, Route, model_in
-from anaphora.daemon.facts.strict_json import is_heavy
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected
 from anaphora.redaction import quoted
 from anaphora.serving.exchange import CompleteResponse
 from anaphora.tokens import tokens_in
 from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.strict_json import is_heavy
 
 from .body import JsonBody, read_object
 from .charges import ProviderCharge, ProviderCharges

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
+from anaphora.daemon.access.handles import not_found
 from anaphora.daemon.access.isolation import keys_separate
 from anaphora.daemon.calls.translation import member_object, with_members
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, Kept, Route
-from anaphora.daemon.facts.handles import not_found
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleKind, HandleRow
 from anaphora.daemon.store.interface import Store

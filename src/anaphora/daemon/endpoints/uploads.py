@@ -20,8 +20,8 @@ import msgspec
 from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.access.handles import not_found
 from anaphora.daemon.faces.face import Route
-from anaphora.daemon.facts.handles import not_found
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.interface import Store

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from anaphora.daemon.facts.handles import path_not_lent
+from anaphora.daemon.access.handles import path_not_lent
 from anaphora.errors import NotFound, RequestRejected
 from anaphora.yaml_values import nearest
 

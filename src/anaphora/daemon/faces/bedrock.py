@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora import wire
 from anaphora.catalog.names import base_model
-from anaphora.daemon.facts.handles import INVOKE, not_lent
+from anaphora.daemon.access.handles import INVOKE, not_lent
 from anaphora.errors import NotFound, RequestRejected, Unauthenticated, Upstream
 from anaphora.values import Event, Thinking
 from anaphora.wire.bedrock.params import path_of

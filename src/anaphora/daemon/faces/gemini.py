@@ -46,7 +46,7 @@ class _TextOnly(msgspec.Struct, forbid_unknown_fields=True):
     text: str
 
 
-class _TextTurn(msgspec.Struct):
+class _TextTurn(msgspec.Struct, forbid_unknown_fields=True):
     role: str | None = None
     parts: list[_TextOnly] | None = None
 

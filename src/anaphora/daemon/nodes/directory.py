@@ -74,6 +74,11 @@ async def running_nodes(lane: Lane) -> int:
     return count
 
 
+async def all_names(lane: Lane) -> set[str]:
+    """The names of all nodes that have ever run on the store."""
+    return {row["name"] for row in await lane.fetch("SELECT DISTINCT name FROM nodes")}
+
+
 def _node(row: Any) -> NodeRow:
     state, lag = row["state"], row["lag"]
     if state == "alive" and (lag is None or lag > _SILENT):

@@ -28,10 +28,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora import errors
-from anaphora.daemon.facts.strict_json import decode_pieces, decode_strict
 from anaphora.daemon.values import public_text
 from anaphora.errors import AnaphoraError, RequestRejected, TooLarge
 from anaphora.wire.reading import Members, decode_elements, decode_members
+from anaphora.wire.strict_json import decode_pieces, decode_strict
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600

@@ -25,7 +25,6 @@ from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.calls.delegation import CallService
 from anaphora.daemon.endpoints.body import read_json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
-from anaphora.daemon.facts.strict_json import is_heavy
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.values import App
 from anaphora.errors import (
@@ -37,6 +36,7 @@ from anaphora.errors import (
 )
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 from anaphora.values import Notice
+from anaphora.wire.strict_json import is_heavy
 
 from .method import MethodContext, RpcMethod
 from .methods import METHODS

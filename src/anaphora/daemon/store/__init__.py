@@ -13,7 +13,7 @@ import msgspec
 
 from anaphora.client.costs import LARGEST_AMOUNT as LARGEST_AMOUNT
 from anaphora.client.costs import Settled as Settled
-from anaphora.wire.facts.stored import StoredKind
+from anaphora.wire.permissions.stored import StoredKind
 
 EntryKind: TypeAlias = Settled | Literal["correction"]
 """A correction changes the amount of another entry."""

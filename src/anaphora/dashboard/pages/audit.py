@@ -9,6 +9,7 @@ import htpy
 import msgspec
 
 from anaphora.audit.reading import VerifiedLog
+from anaphora.cache.verdict.advice import cause_name
 from anaphora.dashboard.figures import (
     NOTHING,
     call_cost,
@@ -20,7 +21,6 @@ from anaphora.dashboard.figures import (
 )
 from anaphora.dashboard.layout import view_fields
 from anaphora.dashboard.past_calls.source import PastCalls
-from anaphora.dashboard.sentences import cause_words
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import Heading, card, empty, numbers, table, tag
 from anaphora.dashboard.values import CallOutcome, CallPage, CallQuery, ShownCall, View
@@ -202,14 +202,16 @@ def _line(shown: ShownCall) -> list[htpy.Node]:
     usage = call.usage
     repeats = f" × {call.repeats:,}" if call.repeats > 1 else ""
     id = call.call_id or call.request_id
+    differs = call.verdict == "first" and call.changed
+    told = call.outcome != "ok" or differs
     return [
         [local_time(call.at, "second"), id and htpy.div(".dim")[htpy.code[short_id(id, 40)]]],
         [name(call.app), call.budget and htpy.div(".dim")[name(call.budget_label or call.budget)]],
         [name(call.billed_model), htpy.div(".dim")[name(call.provider)]],
         [
             tag([name(call.outcome, 40), repeats], "good" if call.outcome == "ok" else "bad"),
-            call.cause and htpy.div[name(cause_words(call.cause))],
-            call.outcome != "ok" and htpy.div[name(shown.sentence, 400)],
+            call.cause and not differs and htpy.div[name(cause_name(call.cause))],
+            told and htpy.div[name(shown.sentence, 400)],
         ],
         count(usage.input) if usage.input else NOTHING,
         reported(usage.read),

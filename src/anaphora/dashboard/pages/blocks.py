@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import htpy
 
+from anaphora.cache.verdict.advice import cause_name, what_to_do
 from anaphora.dashboard.figures import (
     NOTHING,
     UNKNOWN,
@@ -18,7 +19,6 @@ from anaphora.dashboard.figures import (
 )
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.past_calls.sums import BlockSums
-from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
     Heading,
@@ -86,12 +86,12 @@ def _offender(row: BlockSums) -> htpy.Element:
         ],
         htpy.ul[
             [
-                htpy.li[name(cause_words(kind)), f" ({counted(times, 'time')})"]
+                htpy.li[name(cause_name(kind)), f" ({counted(times, 'time')})"]
                 for kind, times in kinds[:4]
             ],
             more(len(kinds) - 4, "kind of change", "kinds of change"),
         ],
-        [htpy.p[htpy.b["What to do: "], text, "."] for text in advice[:2]],
+        [htpy.p[htpy.b["What to do: "], text] for text in advice[:2]],
     ]
 
 

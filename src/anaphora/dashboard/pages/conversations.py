@@ -9,6 +9,7 @@ from typing import Protocol
 import htpy
 
 from anaphora.audit.envelope import AuditEnvelope
+from anaphora.cache.verdict.advice import cause_name, what_to_do
 from anaphora.dashboard.charts import prediction, turn_bars
 from anaphora.dashboard.figures import (
     NOTHING,
@@ -28,7 +29,6 @@ from anaphora.dashboard.figures import (
 )
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.plot import bar
-from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
     Heading,
@@ -204,7 +204,7 @@ def _break(shown: ShownCall, no_text: str) -> htpy.Element:
     """Where a prefix broke, why, the cost, and both texts if they may be shown."""
     call = shown.call
     cause = call.change or call.cause or "unknown"
-    pairs: list[tuple[str, htpy.Node]] = [("Cause", name(cause_words(cause)))]
+    pairs: list[tuple[str, htpy.Node]] = [("Cause", name(cause_name(cause)))]
     if call.changed:
         pairs.append(("Block", name(call.changed)))
     if shown.field:
@@ -213,7 +213,7 @@ def _break(shown: ShownCall, no_text: str) -> htpy.Element:
         pairs.append(("Position", f"character {count(shown.position)} of that field"))
     pairs.append(("Paid again", lost(call.lost, call.lost_nano_usd)))
     if advice := what_to_do(cause) or what_to_do(call.cause or ""):
-        pairs.append(("What to do", f"{advice}."))
+        pairs.append(("What to do", advice))
     return htpy.article(
         ".card.break",
         id=f"break-{shown.id}",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import htpy
 
+from anaphora.cache.verdict.advice import cause_name, what_to_do
 from anaphora.dashboard.charts import calls_bars, meter, saved_lost_bars, share_line, spend_bars
 from anaphora.dashboard.figures import (
     NOTHING,
@@ -22,7 +23,6 @@ from anaphora.dashboard.figures import (
 )
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.past_calls.sums import CallTotals
-from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
     Heading,
@@ -167,7 +167,7 @@ def causes_card(overview: Overview) -> htpy.Element:
     ordered = sorted(overview.causes.items(), key=lambda item: -item[1].lost_nano_usd)
     rows = [
         [
-            name(cause_words(cause)),
+            name(cause_name(cause)),
             count(sums.calls),
             count(sums.lost),
             lost_usd(sums),

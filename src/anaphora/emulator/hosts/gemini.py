@@ -29,6 +29,7 @@ from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import CacheHandle
 from anaphora.tokens import Counts, for_model
 from anaphora.values import Part, Reply, Thinking, ToolCall, Usage
+from anaphora.wire.cutting import cut
 from anaphora.wire.gemini.reply import write_candidate, write_content
 from anaphora.wire.gemini.types import camel
 
@@ -218,7 +219,7 @@ class GeminiHost(Host):
         fields = {name: own[name] for name in _CACHED_FIELDS if name in own}
         expires = _expiry(request.fields, now) or now + _DEFAULT_TTL
         path = f"/v1beta/models/{model}:generateContent"
-        rendered = route.codec.split(_body(fields, [_PLACEHOLDER], {}), (), path)
+        rendered = cut(route.codec, _body(fields, [_PLACEHOLDER], {}), path)
         facts, chunks = self.billing.facts(route.provider, self.wire, model), len(rendered) - 1
         if not chunks:
             raise rejected("the content to cache is empty", param="contents")

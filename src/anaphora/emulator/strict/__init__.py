@@ -16,7 +16,8 @@ import msgspec
 
 from anaphora import errors
 from anaphora import wire as wires
-from anaphora.catalog import Feature, Overflow, Profile, overflow_of
+from anaphora.catalog import Feature, Profile
+from anaphora.catalog.load import Overflow, overflow_of
 from anaphora.catalog.request_errors import MediaKind, media_types
 from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts

@@ -14,7 +14,7 @@ from anaphora.usage.report import Grouping, UsageReport
 from .sources import slices_of
 from .sums import FleetJob, FleetProgress, FleetSums
 
-__all__ = ["FleetJob", "FleetProgress", "reports_of_logs", "usage_of_logs"]
+__all__ = ["usage_of_logs"]
 
 #: Bytes of logs for each partition's bucket, and the most buckets.
 _BUCKET_BYTES, _MOST_BUCKETS = 32 * 1024 * 1024, 512

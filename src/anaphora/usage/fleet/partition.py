@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from blake3 import blake3
@@ -22,6 +22,7 @@ from anaphora.audit.envelope import AuditEnvelope
 from anaphora.bounded import BoundedMap
 from anaphora.cache import hints_of
 from anaphora.cache.verdict import predict_usage, predicted_usage
+from anaphora.cache.verdict.advice import CAUSES
 from anaphora.catalog.prices import cost_of, nano_usd
 from anaphora.catalog.pricing import PriceBook
 from anaphora.client.observe.export import label, word
@@ -33,8 +34,8 @@ from anaphora.traffic.log_formats import calls_in
 from anaphora.traffic.matching import RequestPairs, judge_request
 from anaphora.traffic.request_log import CONVERSATION, read_request, why_unbilled
 from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
-from anaphora.usage.causes import CAUSES, losses_of
-from anaphora.usage.records import CallLoss, LossCause, moment
+from anaphora.usage.causes import losses_of
+from anaphora.usage.records import CallLoss, moment
 from anaphora.values import Usage
 
 from .sources import ReadLine
@@ -228,8 +229,7 @@ class _PartitionJudge:
             call = replace(call, cost_nano_usd=nano_usd(cost_of(usage, price, Plan())))
         if not call.lost or call.cause is None:
             return FleetRow(call, record.place, record.program)
-        kinds = cast("dict[str, LossCause]", CAUSES)
-        cause = "tools_changed" if call.changed == "tools" else kinds.get(call.cause, "unknown")
+        cause = call.cause if call.cause in CAUSES else "unknown"
         loss = CallLoss(b"", cause, call.lost, call.lost_nano_usd, sentence_of(call))
         return FleetRow(call, record.place, record.program, (loss,))
 
@@ -261,7 +261,9 @@ class _PartitionJudge:
         then = None if before is None else before.at
         gap = None if then is None or sent.at is None else sent.at - then
         key = blake3(f"{request.provider} {request.reply_id or record.place}".encode()).digest(16)
-        lost = () if sent.usage is None else tuple(losses_of(verdict, key, gap, usage, price))
+        lost: tuple[CallLoss, ...] = ()
+        if sent.usage is not None:
+            lost = tuple(losses_of(verdict, key, gap, usage, price, saved=request.saved))
         call = AuditEnvelope(
             at=round(moment(sent.at) or 0.0, 6),
             app=label(record.account),

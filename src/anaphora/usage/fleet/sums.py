@@ -92,8 +92,8 @@ class FleetSums(msgspec.Struct, kw_only=True):
             sums.project = call.app if tally.by in ("session", "project") else ""
             tally.add(sums, call.provider)
             for loss in row.losses:
-                nano = loss.nano_usd or 0
-                tally.lose(sums.name, loss.cause, row.program, 1, loss.tokens, nano)
+                lost = 1, loss.tokens, loss.nano_usd or 0
+                tally.lose(sums.name, loss.cause, row.program, lost, loss.saved_nano_usd)
             if dear:
                 tally.keep_dearest(dear, _DEAREST)
         return True

@@ -27,10 +27,16 @@ _COUNTS = {
 }
 _Iteration = fields("type model", **_COUNTS)
 _Usage = fields("service_tier speed", iterations=[_Iteration], **_COUNTS)
-_Line = fields(
-    "type timestamp requestId sessionId agentId isSidechain cwd",
-    message=fields("id model", usage=_Usage),
+_Message = msgspec.defstruct(
+    "Message",
+    [
+        ("id", Any, None),
+        ("model", Any, None),
+        ("usage", _Usage | None, None),
+        ("stop_reason", Any, ""),
+    ],
 )
+_Line = fields("type timestamp requestId sessionId agentId isSidechain cwd", message=_Message)
 _decode = decoder(_Line)
 _decode_progress = decoder(fields(data=fields(message=_Line)))
 _decode_untyped = decoder(dict[str, Any])
@@ -77,6 +83,8 @@ class ClaudeCodeBills(BillReader):
             str(of_file.cwd or ""),
             "fast" if usage.speed == "fast" else tier_of(usage.service_tier),
             bool(one is not of_file or one.isSidechain or one.agentId),
+            # The tokens of when the reply began: older versions write no other, for subagents too.
+            partial=message.stop_reason is None,
         )
         more = usage.iterations
         return (call,) if more is None or len(more) < 2 else _with_iterations(call, more)

@@ -1,7 +1,8 @@
 """Bills in session files of GitHub Copilot CLI: `<folder>/session-state/<id>/events.jsonl`.
 
 A `session.usage_record` has the bill of a call. Versions before 1.0.100 wrote only the sums since
-the session began, in `session.shutdown`: they are divided among the replies.
+the session began, in `session.shutdown`: they are divided among the replies. Until then, or if the
+program was killed, a reply counts with its output: its input is not in the file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.format import TraceUsage
+from anaphora.analysis.trace.log_lines import Answer
 from anaphora.analysis.trace.programs.copilot import sums_of, usage_from
 from anaphora.usage.records import CallBill, moment
 
@@ -29,13 +31,14 @@ _USAGE = ("session.usage_record", "assistant.usage")
 
 _Data = fields(
     "agentId parentToolCallId sessionId selectedModel newModel model apiCallId messageId requestId"
-    " usage modelProvider compactionTokensUsed success modelMetrics",
+    " usage modelProvider compactionTokensUsed success modelMetrics outputTokens",
     context=fields("cwd"),
 )
 _decode = decoder(fields("type timestamp agentId", data=_Data))
 _decode_flat = decoder(fields(data=dict[str, Any]))
 
 _Reply = tuple[str, float | None]
+_NOTHING = TraceUsage(input=0, cache_read=0)
 
 
 class CopilotState(msgspec.Struct, array_like=True):
@@ -71,7 +74,9 @@ class CopilotBills(BillReader):
                 known.project = str(data.context.cwd or known.project)
         elif kind == "assistant.message" and not known.records:
             reply = str(data.apiCallId or data.messageId or ""), at
-            known.replies.setdefault(str(data.model or known.model), []).append(reply)
+            model = str(data.model or known.model)
+            known.replies.setdefault(model, []).append(reply)
+            return self._unbilled(reply, model, data.outputTokens, number, subagent=subagent)
         elif kind in _USAGE:
             known.records, known.replies = True, {}
             nested = isinstance(data.usage, dict)
@@ -97,6 +102,20 @@ class CopilotBills(BillReader):
         answer = answer_of(id, at, billed, ())
         return (self.call(answer, billed, by, at, number, subagent=subagent),)
 
+    def _unbilled(
+        self, reply: _Reply, model: str, output: object, line: int, *, subagent: bool
+    ) -> Iterable[CallBill]:
+        """A reply before its bill."""
+        if not isinstance(output, int) or not 0 < output <= 2**53:
+            return ()
+        key, by = self._key(reply, model), self.served("", model)
+        bill = self.call(Answer(key), _NOTHING, by, reply[1], line, subagent=subagent)
+        return (msgspec.structs.replace(bill, output=output, partial=True),)
+
+    def _key(self, reply: _Reply, model: str) -> bytes:
+        id, at = reply
+        return answer_of(id, at, _NOTHING, [self.known.id, model]).key
+
     def _shutdown(self, metrics: Any, at: float | None, number: int) -> Iterator[CallBill]:
         known = self.known
         for model, metric in metrics.items() if isinstance(metrics, dict) else ():
@@ -106,14 +125,11 @@ class CopilotBills(BillReader):
             billed = usage_from(since, by[0])
             if billed is None:
                 continue
-            if len(replies) == since["count"] == 1:
-                ((id, ended),) = replies
-                yield self.call(answer_of(id, ended, billed, ()), billed, by, ended, number)
-                continue
-            for index, part in enumerate(_parts(billed, len(replies) or 1)):
-                ended = replies[index][1] if replies else at
-                answer = answer_of("", at, billed, [known.id, model, index])
-                yield self.call(answer, part, by, ended, number)
+            for reply, part in zip(replies, _parts(billed, len(replies)), strict=True):
+                yield self.call(Answer(self._key(reply, model)), part, by, reply[1], number)
+            if not replies:
+                answer = answer_of("", at, billed, [known.id, model, 0])
+                yield self.call(answer, billed, by, at, number)
 
 
 def _parts(usage: TraceUsage, number: int) -> Iterator[TraceUsage]:

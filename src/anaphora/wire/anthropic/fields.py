@@ -78,7 +78,6 @@ TABLE = RequestTable(
             markable=True,
             opaque=names("citations"),
             members=names("cache_control citations text type"),
-            plain=True,
         ),
         "image": BlockType(
             chunk=Kind.IMAGE,
@@ -101,16 +100,13 @@ TABLE = RequestTable(
             inside=("content",),
             members=names("cache_control citations content source title type"),
         ),
-        "thinking": BlockType(
-            chunk=Kind.THINKING, members=names("signature thinking type"), plain=True
-        ),
-        "redacted_thinking": BlockType(chunk=Kind.THINKING, members=names("data type"), plain=True),
+        "thinking": BlockType(chunk=Kind.THINKING, members=names("signature thinking type")),
+        "redacted_thinking": BlockType(chunk=Kind.THINKING, members=names("data type")),
         "tool_use": BlockType(
             chunk=Kind.TOOL_CALL,
             markable=True,
             opaque=names("input"),
             members=names("cache_control caller id input name toolset_name type"),
-            plain=True,
         ),
         "tool_result": BlockType(
             chunk=Kind.TOOL_RESULT,
@@ -118,7 +114,6 @@ TABLE = RequestTable(
             inside=("content",),
             shows=names("document image"),
             members=names("cache_control content is_error tool_use_id toolset_name type"),
-            plain=True,
         ),
         "server_tool_use": _call("cache_control caller id input name type"),
         "web_search_tool_result": _result(f"caller {_RESULT}"),

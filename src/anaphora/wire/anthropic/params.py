@@ -3,6 +3,8 @@ bytes, and how they are read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Raw
 
 from anaphora.canonical import dumps, string
@@ -12,7 +14,7 @@ from anaphora.prompt import Call, OutputSchema
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, Ttl
 from anaphora.wire.lenient import LenientDecoder, Unknown
-from anaphora.wire.markers import marker_field_notices
+from anaphora.wire.markers import with_members
 from anaphora.wire.params import (
     FORCED_TOOLS,
     Param,
@@ -131,11 +133,12 @@ PARAMS = ParamTable(
 )
 
 
-def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
-    """The request without the runs."""
-    _check(call, profile)
+def envelope_of(call: Call, profile: Profile, source: object, own: bool = True) -> Envelope:
+    """The request without the runs. `own`: the provider places automatic breakpoints."""
+    if not profile.as_sent:
+        _check(call, profile)
     limit = 0 if call.ir.cache.prewarm else call.params.max_tokens
-    if limit is None:
+    if limit is None and not profile.as_sent:
         raise InvalidRequest(
             "Anthropic requires the maximum number of tokens of the reply, e.g. 4096",
             path="params.max_tokens",
@@ -146,6 +149,12 @@ def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
         earlier = comparison_id(call, (WIRE,))
         compared = b"null" if earlier is None else string(earlier)
         fields["diagnostics"] = b'{"previous_message_id":' + compared + b"}"
+    if profile.as_sent and not own and (automatic := call.ir.cache.automatic) is not None:
+        name, _, marker = request_markers(call, MARKERS)[automatic][1:].partition(b":")
+        fields[name.decode().strip('"')] = marker
+    head = b'{"model":%b,' % string(call.model)
+    if limit is not None:
+        head += b'"max_tokens":%b,' % whole_number(limit)
     version = profile.api_version
     return Envelope(
         source=source,
@@ -154,11 +163,11 @@ def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
             ("content-type", "application/json"),
             *((("anthropic-version", version.value),) if version is not None else ()),
         ),
-        head=b'{"model":%b,"max_tokens":%b,' % (string(call.model), whole_number(limit)),
+        head=head,
         tail=closing_members(fields, call.extras, WIRE, _TAKEN) + b"}",
         cache_params=PARAMS.cache_params(string(call.model), tree),
         notices=tuple(notices(call)),
-        binds_thinking=profile.refuses("unbound_thinking"),
+        binds_thinking=profile.as_sent or profile.refuses("unbound_thinking"),
     )
 
 
@@ -206,9 +215,6 @@ def _check(call: Call, profile: Profile) -> None:
 def notices(call: Call) -> list[Notice]:
     """Notices for parameters of the call that Anthropic has no field for."""
     found = []
-    if call.extras is not None and AUTOMATIC_FIELDS in call.extras:
-        fields = {AUTOMATIC_FIELDS: call.extras[AUTOMATIC_FIELDS]}
-        found += marker_field_notices(fields, "cache.automatic")
     if call.params.metadata and set(call.params.metadata) != {"user_id"}:
         reason = "Anthropic's metadata is a user_id and nothing else; left out"
         found.append(Notice("param_left_out", reason, "params.metadata"))
@@ -225,6 +231,16 @@ MARKERS: dict[Ttl, bytes] = {
 
 #: The TTL used for each requested one: long enough, if there is one.
 NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24h": "1h"}
+
+
+def request_markers(call: Call, markers: Mapping[Ttl, bytes]) -> Mapping[Ttl, bytes]:
+    """The bytes that request an automatic breakpoint, with the unknown members that the call's own
+    has."""
+    members = "" if call.extras is None else call.extras.get(AUTOMATIC_FIELDS, "")
+    if not members:
+        return markers
+    return {ttl: with_members(raw, members.strip()[1:-1].encode()) for ttl, raw in markers.items()}
+
 
 _CACHE_CONTROL = LenientDecoder[CacheControl | None](CacheControl | None)
 

@@ -49,30 +49,32 @@ from anaphora.values import (
     Tool,
     ToolCall,
     ToolResult,
+    Ttl,
     Url,
 )
 from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
+from anaphora.wire.markers import INNER_LEVELS
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     ErrorFactory,
     Members,
     converts_errors,
+    decode_elements,
+    decode_members,
     decode_value,
     encode_members,
+    known_text,
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import (
-    SYSTEM_PROMPTS,
-    TOOL_LISTS,
-)
-from anaphora.wire.walking import SentLevel, Walk, WalkedBlock
+from anaphora.wire.tables import BlockType
+from anaphora.wire.walking import Walk
 
 from . import types
 from .fields import TABLE
 from .params import AUTOMATIC_FIELDS, PARAMS, marker_of, read_marker, take_marker
-from .split import take_inner_marks
 from .types import MEMO, MESSAGE_FIELDS, WIRE
 
 _REQUEST = LenientDecoder[types.MessagesRequest](types.MessagesRequest)
@@ -153,14 +155,12 @@ class BlockReader:
         return part
 
     def _take_inner_marks(self, kind: str, members: Members, position: tuple[int, ...]) -> None:
-        """Move the markers of inner blocks to the outer block if its content is not read, so that
-        each marker of the request is known."""
+        """Remove the markers from the blocks inside a block that is kept whole: they use slots like
+        any other."""
         row = TABLE.blocks.get(kind, TABLE.other)
         if row.inside:
-            block = WalkedBlock(kind, row, members, None, self.path(position))
-            walk = Walk(TABLE, SentLevel(self.fail))
-            for _, ttl in take_inner_marks(block, walk, self.fail):
-                self.marks.append(PartMark(f"m{self.message}", position, ttl))
+            for inside, marker in _inner_markers(row, members, self.path(position), self.fail):
+                self.marks.append(PartMark(f"m{self.message}", position + inside, *marker))
 
     def _tool_result(
         self, block: types.ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
@@ -224,6 +224,51 @@ class BlockReader:
         return None
 
 
+#: A block inside another: its path there, and the marker on it.
+_InnerMarker: TypeAlias = tuple[tuple[int, ...], tuple[Ttl, Extras | None]]
+
+
+def _inner_markers(
+    row: BlockType, members: Members, path: str, fail: ErrorFactory, level: int = 0
+) -> list[_InnerMarker]:
+    """Remove the markers from the blocks inside a block, at all levels. Each level is encoded
+    again, so a block has the same bytes with and without markers."""
+    found: list[_InnerMarker] = []
+    for place in row.inside if level < INNER_LEVELS else ():
+        holder, _, rest = place.partition(".")
+        raw = members.get(holder)
+        first = b"" if raw is None else bytes(memoryview(raw)[:1])
+        if raw is None or first not in (b"{", b"["):
+            continue
+        where = f"{path}.{holder}"
+        if rest and first == b"{":
+            inner = decode_members(raw)
+            found += _inner_markers(BlockType(inside=(rest,)), inner, where, fail, level + 1)
+            members[holder] = msgspec.Raw(encode_members(inner))
+        elif not rest:
+            blocks = decode_elements(raw) if first == b"[" else [raw]
+            for index, each in enumerate(blocks):
+                if bytes(memoryview(each)[:1]) == b"{":
+                    where = f"{path}.{holder}[{index}]"
+                    blocks[index], inside = _without_markers(each, where, fail, level + 1)
+                    found += [((index, *below), marker) for below, marker in inside]
+            listed = b"[" + b",".join(map(bytes, blocks)) + b"]"
+            members[holder] = msgspec.Raw(listed) if first == b"[" else blocks[0]
+    return found
+
+
+def _without_markers(
+    raw: msgspec.Raw, path: str, fail: ErrorFactory, level: int
+) -> tuple[msgspec.Raw, list[_InnerMarker]]:
+    members = decode_members(raw)
+    marker = take_marker(members, path, fail)
+    row = TABLE.blocks.get(known_text(members, "type"), TABLE.other)
+    found = _inner_markers(row, members, path, fail, level)
+    if marker is not None:
+        found.append(((), marker))
+    return msgspec.Raw(encode_members(members)), found
+
+
 def _extras(unknown: Unknown | None) -> Extras | None:
     return None if unknown is None else unknown.extras(WIRE)
 
@@ -231,6 +276,7 @@ def _extras(unknown: Unknown | None) -> Extras | None:
 def _opaque(kind: str, members: Members) -> Opaque:
     """A block that is sent back unchanged, without its marker."""
     typed = {"type": msgspec.Raw(string(kind)), **members}
+    kind = f"part {kind}" if kind == MESSAGE_FIELDS else kind
     return Opaque(WIRE, kind, encode_members(typed).decode())
 
 
@@ -238,13 +284,14 @@ def _opaque(kind: str, members: Members) -> Opaque:
 
 
 @converts_errors(request_error)
-def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
-    """The call of a request; `InvalidRequest` names the field that is wrong."""
+def parse(body: bytes, path: str = "", first: int = 0) -> Call:  # noqa: ARG001
+    """The call of a request; `InvalidRequest` names the field that is wrong. With `first`, the
+    messages are those of a conversation after so many others."""
     request, unknown = _REQUEST.decode(body, "$", request_error)
     tools, tool_marks = _tools(bytes(request.tools))
     blocks, block_marks = _system(bytes(request.system))
     reader = BlockReader("$.messages[{}]", request_error)
-    conversation = _conversation(request, unknown, reader)
+    conversation = _conversation(request, unknown, reader, first)
     automatic, marker_extras = marker_of(request, unknown, "$", request_error) or (None, None)
     extras = _extras(unknown)
     if marker_extras is not None:
@@ -273,7 +320,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 
 def _conversation(
-    request: types.MessagesRequest, unknown: Unknown | None, reader: BlockReader
+    request: types.MessagesRequest, unknown: Unknown | None, reader: BlockReader, first: int
 ) -> Conversation:
     messages: list[tuple[Role, tuple[Part, ...]]] = []
     fields = unknown.take_elements("messages") if unknown is not None else _NOTHING
@@ -286,14 +333,14 @@ def _conversation(
             inner = _NOTHING if own is None else own.take_elements("content")
         content = message.content
         if isinstance(content, str):
-            parts = (Text(content),)
+            parts = (Text(content),) if content else ()
         else:
-            reader.message = index
+            reader.message = first + index
             parts = reader.content(content, inner)
         if own is not None:
             parts += tuple(fields_part(WIRE, MESSAGE_FIELDS, own.remaining()))
         messages.append((message.role, parts))
-    return numbered(messages)
+    return numbered(messages, first)
 
 
 @MEMO.remember(SYSTEM_PROMPTS)

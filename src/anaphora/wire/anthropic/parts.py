@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
+from msgspec import Raw
 
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
@@ -47,6 +49,14 @@ from anaphora.wire.parts import (
     object_arguments,
     render_items,
 )
+from anaphora.wire.reading import (
+    Members,
+    decode_elements,
+    decode_members,
+    encode_members,
+    known_text,
+)
+from anaphora.wire.tables import BlockType
 
 from .fields import TABLE
 from .types import MESSAGE_FIELDS, WIRE
@@ -194,30 +204,31 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     return TOOL_CALL % (*names, object_arguments(part.arguments, notices)) + end
 
 
-def _tool_result(part: ToolResult, notices: Notices) -> bytes:
-    content, opening = part.content, _result_opening(part)
-    end = b"]}"
-    if part.error or part.extras is not None:
-        end = b'],"is_error":true' if part.error else b"]"
-        end += closing(part.extras, WIRE)
+def _tool_result(part: ToolResult, notices: Notices, as_sent: bool = False) -> bytes:
+    content, opening, end = part.content, TOOL_RESULT % string(part.call_id), _result_end(part)
     if isinstance(content, str):
         if content and not content.isspace():
             return b"".join((opening, TEXT, string(content), b"}", end))
+        if content and as_sent:  # accepted as a text, and refused as a block
+            return opening[:-1] + string(content) + end[1:]
         if content:
             notices.append(_BLANK)
         return opening + end
-    return opening + b",".join(_result_blocks(content, notices)) + end
+    return opening + b",".join(_result_blocks(content, notices, as_sent)) + end
 
 
-def _result_opening(part: ToolResult) -> bytes:
-    return TOOL_RESULT % string(part.call_id)
+def _result_end(part: ToolResult) -> bytes:
+    """A tool result after its last block."""
+    return (b'],"is_error":true' if part.error else b"]") + closing(part.extras, WIRE)
 
 
-def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]:
+def _result_blocks(
+    parts: Sequence[ResultPart], notices: Notices, as_sent: bool = False
+) -> list[bytes]:
     blocks = []
     for index, part in enumerate(parts):
         try:
-            block = encoder_for(part)[2](part, notices)
+            block = encoder_for(part, False, as_sent)[2](part, notices)
         except InvalidRequest as problem:
             raise problem.within(f"content[{index}]") from None
         if block is not None:
@@ -225,14 +236,60 @@ def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]
     return blocks
 
 
-def nested_splice(part: ToolResult, index: int) -> int | None:
-    """The offset in a tool result's block at which a marker on its part `index` goes."""
-    content = (Text(part.content),) if isinstance(part.content, str) else part.content
-    inner = content[index : index + 1]
-    if not inner or encoder_for(inner[0])[1] is None or not is_sent(inner[0]):
+def bytes_after_marker(part: Part, path: tuple[int, ...], as_sent: bool = False) -> int | None:
+    """The bytes of a part's block from the marker on the block at `path` inside it; None if that
+    takes none."""
+    if isinstance(part, Opaque):
+        row = TABLE.blocks.get(part.kind, TABLE.other)
+        return _after_inner_marker(decode_members(part.json), row, path)
+    if not isinstance(part, ToolResult):
         return None
-    blocks = b",".join(_result_blocks(content[: index + 1], []))
-    return len(_result_opening(part)) + len(blocks) - 1
+    content = (Text(part.content),) if isinstance(part.content, str) else part.content
+    inner = content[path[0] : path[0] + 1]
+    if not inner or encoder_for(inner[0], False, as_sent)[2](inner[0], []) is None:
+        return None
+    inside: int | None = -BEFORE_BRACE
+    if len(path) > 1:
+        inside = bytes_after_marker(inner[0], path[1:], as_sent)
+    elif encoder_for(inner[0])[1] is None and not as_sent:
+        return None
+    blocks = _result_blocks(content[path[0] + 1 :], [], as_sent)
+    after = sum(len(block) + 1 for block in blocks) + len(_result_end(part))
+    return None if inside is None else inside + after
+
+
+def _after_inner_marker(members: Members, row: BlockType, path: tuple[int, ...]) -> int | None:
+    """`bytes_after_marker` for a block that is kept whole."""
+    for place in row.inside:
+        holder, _, rest = place.partition(".")
+        value = bytes(members.get(holder, b""))
+        following = list(members)[list(members).index(holder) + 1 :] if value else []
+        after = len(encode_members({name: members[name] for name in following}))
+        after -= 0 if following else 1
+        inside: int | None = None
+        if rest and value[:1] == b"{":
+            inside = _after_inner_marker(decode_members(value), BlockType(inside=(rest,)), path)
+        elif not rest and value[:1] in (b"{", b"["):
+            listed = value[:1] == b"["
+            blocks = decode_elements(value) if listed else [Raw(value)]
+            inside = _after_in_list(blocks[path[0] :], path[1:], listed)
+        if inside is not None:
+            return inside + after
+    return None
+
+
+def _after_in_list(blocks: list[Raw], path: tuple[int, ...], listed: bool) -> int | None:
+    """The bytes from the marker on the first of these blocks, or on a block inside it."""
+    if not blocks or bytes(memoryview(blocks[0])[:1]) != b"{":
+        return None
+    inside: int | None = -BEFORE_BRACE
+    if path:
+        members = decode_members(blocks[0])
+        row = TABLE.blocks.get(known_text(members, "type"), TABLE.other)
+        inside = _after_inner_marker(members, row, path)
+    if inside is None:
+        return None
+    return inside + sum(len(bytes(block)) + 1 for block in blocks[1:]) + listed
 
 
 def _thinking(part: Thinking, notices: Notices) -> bytes | None:
@@ -281,8 +338,16 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
     return check_object(part.json, path="json").encode()
 
 
-def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
-    """The kind of a part's block in the cache rules, its marker's offset, and its encoder."""
+def encoder_for(
+    part: object, assistant: bool = False, as_sent: bool = False
+) -> tuple[Kind, int | None, Encoder]:
+    """The kind of a part's block in the cache rules, its marker's offset, and its encoder.
+    `as_sent`: blank texts are kept."""
+    if as_sent and type(part) is Text:
+        splice = BEFORE_BRACE if part.text.strip() else None
+        return Kind.TEXT, splice, lambda part, _: _text_block(part.text, part.extras)
+    if as_sent and type(part) is ToolResult:
+        return Kind.TOOL_RESULT, BEFORE_BRACE, partial(_tool_result, as_sent=True)
     if isinstance(part, Opaque):
         markable = TABLE.blocks.get(part.kind, TABLE.other).markable
         return Kind.OTHER, BEFORE_BRACE if markable else None, _opaque
@@ -320,4 +385,11 @@ FORM = MessageForm(
     result=TOOL_RESULT,
     result_end=b"]}",
     splices=(BEFORE_BRACE, BEFORE_BRACE, BEFORE_BRACE),
+)
+#: Messages as another program wrote them.
+SENT_FORM = msgspec.structs.replace(
+    FORM,
+    encoder_for=partial(encoder_for, as_sent=True),
+    is_unsigned=lambda _part, _profile: False,
+    as_sent=True,
 )

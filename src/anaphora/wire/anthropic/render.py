@@ -4,6 +4,7 @@ order."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from anaphora.wire.alternating_runs import (
     settled_chunks,
 )
 from anaphora.wire.markers import nearest_ttls, supported_ttl
+from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
     cacheable_count,
     continuable,
@@ -30,11 +32,19 @@ from anaphora.wire.rendering import (
     without_foreign_tools,
 )
 
-from .params import MARKERS, NEAREST, envelope_of
-from .parts import FORM, deferred_tools, loaded_tools, nested_splice, system_log, tool_log
+from .params import MARKERS, NEAREST, envelope_of, request_markers
+from .parts import (
+    FORM,
+    SENT_FORM,
+    bytes_after_marker,
+    deferred_tools,
+    loaded_tools,
+    system_log,
+    tool_log,
+)
 from .types import MEMO, WIRE
 
-_ADDING = adding(FORM)
+_ADDING, _ADDING_SENT = adding(FORM), adding(SENT_FORM)
 
 
 def render(
@@ -49,7 +59,8 @@ def render(
     is the same either way. `previous` may also be an older turn, another branch, or another
     conversation: equal messages are shared. `markers` are those of a dialect.
     """
-    same = continued(call, profile, previous, WIRE, markers, _ADDING, closing)
+    form, add = (SENT_FORM, _ADDING_SENT) if profile.as_sent else (FORM, _ADDING)
+    same = continued(call, profile, previous, WIRE, markers, add, closing)
     if same is not None:
         return same
     own, given = markers is None, markers
@@ -58,40 +69,42 @@ def render(
     previous = usable_previous(previous, WIRE, call.model)
     envelope = MEMO.envelope(
         call,
-        (call.ir.system_fields_agree(), profile),
+        (call.ir.system_fields_agree(), profile, own),
         previous.envelope if previous is not None else None,
-        lambda source: envelope_of(call, profile, source),
+        lambda source: envelope_of(call, profile, source, own),
     )
     runs: list[ChunkRun] = []
     tools, notices = without_foreign_tools(call.tools, (WIRE,))
     if tools:
         runs.append(_tools_run(tools, previous))
-    if blocks := call.ir.system_field_blocks():
+    if blocks := system_blocks_of(call, profile):
         lead = b'"system":['
         runs.append(
             section_run("system", blocks, system_log, previous, MEMO, lead=lead, close=b"],")
         )
-    messages, message_notices = alternating_runs(FORM, call, profile, previous)
+    messages, message_notices = alternating_runs(form, call, profile, previous)
     runs += messages
     notices = [*notices, *message_notices]
     plan = call.ir.cache
+    nested = partial(bytes_after_marker, as_sent=profile.as_sent)
     rendered = finish_rendering(
         call,
         profile,
         envelope,
         runs,
         wire=WIRE,
-        cacheable=min(cacheable_count(runs, previous, plan.messages), settled_chunks(FORM, runs)),
+        cacheable=min(cacheable_count(runs, previous, plan.messages), settled_chunks(form, runs)),
         markers=markers,
         nearest=nearest,
         locate=lambda request: (
-            locate(FORM, request, call, profile, tools, runs, loaded_tools(tools), nested_splice)
-            if markers
+            locate(form, request, call, profile, tools, runs, loaded_tools(tools), nested)
+            if markers or profile.as_sent
             else "this provider takes no markers"
         ),
-        automatic=_automatic(plan, nearest, own, notices),
+        automatic=_automatic(plan, nearest, own, [] if profile.as_sent else notices),
+        markers_of_wire=MARKERS,
         notices=notices,
-        request_markers=markers if own else {},
+        request_markers=request_markers(call, markers) if own else {},
     )
     return continuable(rendered, call, profile, given)
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.errors import AnaphoraError, Parse, Transport
+from anaphora.errors import Parse
 from anaphora.values import Event, Extras, Part, Reply, Text, Thinking, ToolCall
 from anaphora.wire.lenient import LenientDecoder, OtherBlock
 from anaphora.wire.reading import (
@@ -25,17 +25,13 @@ from anaphora.wire.reading import (
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
-from anaphora.wire.sse import DONE, EventDecoder
+from anaphora.wire.replies import TEXT_LIMIT, EventReader, ReplyBuilder
+from anaphora.wire.sse import DONE
 
 from . import types
 from .parse import BlockReader
 from .reply import error_of, read_reply, read_stop, read_usage
 from .types import WIRE, BlockDeltaEvent, JsonDelta, TextBlockDelta
-
-#: The bytes before the data of most events.
-_DELTA_LEAD = b"event: content_block_delta\ndata: "
-_DELTA_SIZE = len(_DELTA_LEAD)
 
 _EVENTS = LenientDecoder[types.StreamEvent](types.StreamEvent)
 _BLOCK = LenientDecoder[types.ContentBlock](types.ContentBlock)
@@ -86,62 +82,34 @@ class _OpenBlock:
         return BlockReader(path, reply_error).block(whole, unknown, ())
 
 
-class StreamReader:
-    """Bytes in, events out. Call `close` when the connection ends."""
+class StreamReader(EventReader):
+    """The events of Anthropic's stream."""
+
+    unfinished = "the stream ended before message_stop"
 
     def __init__(
         self,
         path: str = "",  # noqa: ARG002
         read_body: Callable[[bytes], Reply] = read_reply,
     ) -> None:
-        self._sse = EventDecoder()
-        self._read_body = read_body
-        self._build = ReplyBuilder()
+        super().__init__(read_body, ReplyBuilder())
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, _OpenBlock] = {}
 
-    def feed(self, data: bytes) -> list[Event]:
-        if data.startswith(_DELTA_LEAD) and data.endswith(b"\n\n") and self._sse.idle:
-            # One event per read, and mostly more text. (Several events are not one JSON value.)
-            try:
-                only = _decode(data[_DELTA_SIZE:])
-                if type(only) is BlockDeltaEvent and type(only.delta) is TextBlockDelta:
-                    return [self._build.add_text(only.index, only.delta.text)]
-            except (*DECODE_ERRORS, Parse):
-                pass
-        events: list[Event] = []
+    def _read(self, payload: bytes, events: list[Event]) -> None:
         event: types.StreamEvent | OtherBlock
-        build, add_text = self._build, self._build.add_text
         try:
-            for payload in self._sse.feed(data):
-                try:
-                    event = _decode(payload)
-                except DECODE_ERRORS:
-                    if payload.strip() == DONE:
-                        continue
-                    event = self._unusual(payload)
-                if type(event) is BlockDeltaEvent and type(delta := event.delta) is TextBlockDelta:
-                    events.append(add_text(event.index, delta.text))
-                elif type(event) is BlockDeltaEvent and type(delta := event.delta) is JsonDelta:
-                    events.append(add_text(event.index, delta.partial_json))
-                elif not build.ended:
-                    events += self._on(event)
-        except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(problem)
-        return events
-
-    def close(self) -> list[Event]:
-        """The connection ended. Without a stop reason before it, that is a failure."""
-        if self._build.ended:
-            return []
-        if self._build.stop_reason_raw is not None:
-            try:
-                return self._build.finish()
-            except (AnaphoraError, *DECODE_ERRORS) as problem:
-                return self._build.fail(problem)
-        if self._sse.body is not None:
-            return whole_body_events(self._build, bytes(self._sse.body), self._read_body)
-        return self._build.fail(Transport("the stream ended before message_stop"))
+            event = _decode(payload)
+        except DECODE_ERRORS:
+            if payload.strip() == DONE:
+                return
+            event = self._unusual(payload)
+        if type(event) is BlockDeltaEvent and type(delta := event.delta) is TextBlockDelta:
+            events.append(self._build.add_text(event.index, delta.text))
+        elif type(event) is BlockDeltaEvent and type(delta := event.delta) is JsonDelta:
+            events.append(self._build.add_text(event.index, delta.partial_json))
+        else:
+            events += self._on(event)
 
     def _unusual(self, payload: bytes) -> types.StreamEvent | OtherBlock:
         """An event with unknown members: those of the reply become its extras, those of blocks stay

@@ -170,7 +170,8 @@ class RequestMessage(_Object, frozen=True):
 class MessagesRequest(_Object, frozen=True, kw_only=True):
     model: str
     messages: list[RequestMessage]
-    max_tokens: int
+    max_tokens: int | None = None
+    """Requests that count tokens have none."""
     system: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
     cache_control: CacheControl | None = None

@@ -11,7 +11,6 @@ from anaphora.values import (
     PartEnd,
     PartStart,
     Reply,
-    ReplyEnd,
     ReplyFail,
     ReplyStart,
     Text,
@@ -21,6 +20,7 @@ from anaphora.values import (
 )
 from anaphora.wire.parts import closing, following, own_members, own_stop, own_usage
 from anaphora.wire.reading import Members
+from anaphora.wire.replies import EventWriter
 from anaphora.wire.sse import encode_event
 
 from .parts import encoder_for
@@ -81,11 +81,11 @@ def _write_usage(usage: Usage) -> bytes:
     return dumps(fields, path="usage")
 
 
-class StreamWriter:
+class StreamWriter(EventWriter):
     """Events in, bytes out. Redacted and opaque blocks are written at the end of their part."""
 
     def __init__(self) -> None:
-        self._usage = Usage()
+        super().__init__()
         self._waiting: ReplyStart | None = None
         self._first_fields: Members = {}
         """Extras of the reply that belong into its first event."""
@@ -100,24 +100,11 @@ class StreamWriter:
             return b""
         if isinstance(event, UsageUpdate):
             self._usage = event.usage
-            return self._start()
-        return self._start() + self._written(event)
+            return self._begun()
+        return self._begun() + super().write(event)
 
-    def _written(self, event: Event) -> bytes:
-        if isinstance(event, PartStart):
-            self._starts[event.index] = event
-            return self._begin(event) if event.kind in ("text", "tool_call") else b""
-        if isinstance(event, PartDelta):
-            return self._delta(event)
-        if isinstance(event, PartEnd):
-            return self._end_part(event)
-        if isinstance(event, ReplyEnd):
-            return self._end(event.reply)
-        assert isinstance(event, ReplyFail)
-        code, message = string(event.code or "api_error"), string(event.message)
-        return _event("error", b'"error":{"type":%b,"message":%b}' % (code, message))
-
-    def _start(self) -> bytes:
+    def _begun(self) -> bytes:
+        """The first event, if it is not written yet."""
         event, self._waiting = self._waiting, None
         if event is None:
             return b""
@@ -130,6 +117,10 @@ class StreamWriter:
         return _event("message_start", b'"message":' + message + end)
 
     def _begin(self, event: PartStart) -> bytes:
+        self._starts[event.index] = event
+        return self._begin_block(event) if event.kind in ("text", "tool_call") else b""
+
+    def _begin_block(self, event: PartStart) -> bytes:
         if event.kind == "text":
             block = b'{"type":"text","text":""'
         elif event.kind == "thinking":
@@ -149,7 +140,7 @@ class StreamWriter:
         start = self._starts.get(event.index) or PartStart(event.index, "text")
         if start.kind not in _DELTAS:
             return b""
-        begin = b"" if event.index in self._numbers else self._begin(start)
+        begin = b"" if event.index in self._numbers else self._begin_block(start)
         number = self._numbers[event.index]
         return begin + _block_delta(number, *_DELTAS[start.kind], string(event.delta))
 
@@ -158,7 +149,7 @@ class StreamWriter:
         written = b""
         if isinstance(part, Thinking) and part.signature is not None:
             if index not in self._numbers:
-                written = self._begin(PartStart(index, "thinking", extras=part.extras))
+                written = self._begin_block(PartStart(index, "thinking", extras=part.extras))
             signature = string(part.signature)
             written += _block_delta(
                 self._numbers[index], b"signature_delta", b"signature", signature
@@ -186,6 +177,10 @@ class StreamWriter:
         return _event("message_delta", end) + encode_event(
             "message_stop", b'{"type":"message_stop"}'
         )
+
+    def _fail(self, event: ReplyFail) -> bytes:
+        code, message = string(event.code or "api_error"), string(event.message)
+        return _event("error", b'"error":{"type":%b,"message":%b}' % (code, message))
 
 
 def _event(kind: str, members: bytes) -> bytes:

@@ -8,19 +8,21 @@ from .errors import meant_path, read_error, write_error
 from .parse import parse
 from .render import render
 from .reply import read_reply, write_reply
-from .split import split
 from .stream import StreamReader as reader
 from .writer import StreamWriter as writer
+
+#: Its models are served by default.
+provider = "bedrock"
 
 __all__ = [
     "assemble",
     "meant_path",
     "parse",
+    "provider",
     "read_error",
     "read_reply",
     "reader",
     "render",
-    "split",
     "write_error",
     "write_reply",
     "writer",

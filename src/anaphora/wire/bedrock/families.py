@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.catalog import Family
+from anaphora.catalog.values import Family
 from anaphora.prompt import Call, OutputSchema, ToolChoice
 from anaphora.wire.lenient import LenientDecoder, Partial, Whole
 from anaphora.wire.params import Param, ParamTable, schema_object, whole_number

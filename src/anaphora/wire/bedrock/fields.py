@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from anaphora.rendered import Kind
 from anaphora.wire.tables import (
     BlockType,
@@ -22,7 +20,7 @@ from anaphora.wire.tables import (
 )
 
 from .params import read_path
-from .types import CACHE_POINT, NULL, WIRE, ReasoningContent
+from .types import CACHE_POINT, WIRE
 
 
 def _block(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:  # noqa: ARG001
@@ -33,58 +31,6 @@ def _block(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:  # n
 
 def _media(chunk: Kind, medium: Medium, name: str) -> BlockType:
     return BlockType(chunk=chunk, markable=True, medium=medium, data=(f"{name}.source.bytes",))
-
-
-class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    pass
-
-
-class _PlainPoint(_Plain):
-    """Without a TTL: others are read, since they change the price."""
-
-    type: str
-
-
-class _PlainCall(_Plain):
-    toolUseId: str | None = None
-    name: str | None = None
-    input: msgspec.Raw = NULL
-
-
-class _PlainResultBlock(_Plain):
-    text: str | None = None
-    json: msgspec.Raw = NULL
-
-
-class _PlainResult(_Plain):
-    toolUseId: str | None = None
-    content: list[_PlainResultBlock] | None = None
-    status: str | None = None
-
-
-class _PlainBlock(_Plain):
-    text: str | None = None
-    toolUse: _PlainCall | None = None
-    toolResult: _PlainResult | None = None
-    reasoningContent: ReasoningContent | None = None
-    cachePoint: _PlainPoint | None = None
-
-
-class _PlainMessage(_Plain):
-    role: str | None = None
-    content: list[_PlainBlock] | None = None
-
-
-def _is_plain(one: _PlainMessage | _PlainBlock) -> bool:
-    """Whether every marker follows a block: those that follow none are not in a request's marks."""
-    if isinstance(one, _PlainBlock):
-        return one.cachePoint is None
-    marked = True
-    for block in one.content or ():
-        if block.cachePoint is not None and marked:
-            return False
-        marked = block.cachePoint is not None
-    return True
 
 
 TABLE = RequestTable(
@@ -120,17 +66,15 @@ TABLE = RequestTable(
     system="system",
     message_fields={"": names("content role")},
     blocks={
-        "text": BlockType(chunk=Kind.TEXT, markable=True, plain=True),
-        "toolUse": BlockType(
-            chunk=Kind.TOOL_CALL, markable=True, opaque=names("toolUse"), plain=True
-        ),
+        "text": BlockType(chunk=Kind.TEXT, markable=True),
+        "toolUse": BlockType(chunk=Kind.TOOL_CALL, markable=True, opaque=names("toolUse")),
         "toolResult": BlockType(
             chunk=Kind.TOOL_RESULT,
             markable=True,
             inside=("toolResult.content",),
             shows=names("document image video"),
         ),
-        "reasoningContent": BlockType(chunk=Kind.THINKING, plain=True),
+        "reasoningContent": BlockType(chunk=Kind.THINKING),
         "image": _media(Kind.IMAGE, "images", "image"),
         "document": _media(Kind.DOCUMENT, "documents", "document"),
         "audio": _media(Kind.AUDIO, "audio", "audio"),
@@ -142,12 +86,9 @@ TABLE = RequestTable(
         "json": BlockType(opaque=names("json")),
         "toolAddition": BlockType(changes_tools=True),
         "toolRemoval": BlockType(changes_tools=True),
-        CACHE_POINT: BlockType(plain=True),
+        CACHE_POINT: BlockType(),
     },
     function="toolSpec",
     classify=_block,
     one_member=True,
-    plain=_PlainMessage,
-    plain_block=_PlainBlock,
-    is_plain=_is_plain,
 )

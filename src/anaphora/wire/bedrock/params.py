@@ -14,7 +14,8 @@ from msgspec import Raw
 
 from anaphora import catalog
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Family, Feature, Profile
+from anaphora.catalog import Feature, Profile
+from anaphora.catalog.values import Family
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Envelope
@@ -30,7 +31,7 @@ from anaphora.wire.params import (
     joined_fields,
     sampling_checks,
 )
-from anaphora.wire.parts import following
+from anaphora.wire.parts import following, system_blocks_of
 from anaphora.wire.reading import (
     Members,
     decode_members,
@@ -107,6 +108,8 @@ def takes_blank_text(profile: Profile) -> bool:
 
 def refusals_of(profile: Profile) -> frozenset[Feature]:
     """What the model refuses on Converse."""
+    if profile.as_sent:
+        return frozenset()
     own = profile.converse_refusals
     return frozenset((*profile.refusals.value, *(() if own is None else own.value)))
 
@@ -119,7 +122,8 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, tools: bool
     is a run of them."""
 
     def make(source: object) -> Envelope:
-        _check(call, profile)
+        if not profile.as_sent:
+            _check(call, profile)
         table = TABLES[family_of(profile)]
         tree: dict[str, Any] = dict(table.encode(call))
         notices = [*table.notices(call), *common_notices(call, WIRE, (WIRE,))]
@@ -130,13 +134,14 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, tools: bool
             why = "an output schema is always strict here; left out"
             notices.append(Notice("param_left_out", why, "params.output.strict"))
         fields = joined_fields(tree)
-        taken = ("messages", "modelId", *(("system",) if call.ir.system_field_blocks() else ()))
+        taken = ("messages", "modelId", *(("system",) if system_blocks_of(call, profile) else ()))
         closing_members(fields, call.extras, WIRE, taken)
-        path = path_of(call.model, stream=call.params.stream)
+        unnamed = profile.as_sent and not call.model  # it is in no path either
+        path = "" if unnamed else path_of(call.model, stream=call.params.stream)
         headers = (("content-type", "application/json"),)
         return envelope_of(call.model, fields, path, headers, tools, source, tuple(notices))
 
-    context = (call.ir.system_fields_agree(), bool(call.ir.system_field_blocks()), tools, profile)
+    context = (call.ir.system_fields_agree(), bool(system_blocks_of(call, profile)), tools, profile)
     return MEMO.envelope(call, context, last, make)
 
 

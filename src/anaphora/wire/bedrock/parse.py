@@ -46,6 +46,7 @@ from anaphora.values import (
 )
 from anaphora.values.fields import FrozenExtras
 from anaphora.wire.lenient import LenientDecoder, Unknown
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
@@ -61,7 +62,6 @@ from anaphora.wire.reading import (
     reply_error,
     request_error,
 )
-from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
 
 from . import types
 from .media import read_cited, read_media
@@ -173,7 +173,7 @@ class BlockReader:
     ) -> ToolResult | None:
         """A tool's result; None if it has a type: then it is that of a tool of the provider."""
         given, failed = result.content or (), result.status == "error"
-        if unknown is None and len(given) == 1 and given[0].text is not None:
+        if unknown is None and len(given) == 1 and given[0].text:
             block = given[0]
             if block.json is block.image is block.document is NULL:
                 return ToolResult(result.toolUseId, block.text or "", failed)
@@ -188,7 +188,7 @@ class BlockReader:
             self._result_part(block, below.get(at), index, at) for at, block in enumerate(given)
         ]
         content: str | tuple[ResultPart, ...] = tuple(parts)
-        if not parts or parts == [_NO_RESULT]:
+        if parts == [_NO_RESULT]:
             content = ""  # an empty list is refused, so null is sent in place of it
         return ToolResult(result.toolUseId, content, failed, None, extras)
 
@@ -244,16 +244,19 @@ def _reasoning(content: types.ReasoningContent, unknown: Unknown | None) -> Thin
 
 
 def _opaque(raw: Raw) -> Opaque:
-    return Opaque(WIRE, next(iter(decode_members(raw)), "block"), bytes(raw).decode())
+    kind = next(iter(decode_members(raw)), "block")
+    kind = f"part {kind}" if kind == MESSAGE_FIELDS else kind
+    return Opaque(WIRE, kind, bytes(raw).decode())
 
 
 # ── Parsing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @converts_errors(request_error)
-def parse(body: bytes, path: str = "") -> Call:
+def parse(body: bytes, path: str = "", first: int = 0) -> Call:
     """The call of a request; `InvalidRequest` names the field that is wrong. The path names the
-    model and whether to stream."""
+    model and whether to stream. With `first`, the messages are those of a conversation after so
+    many others."""
     model, stream = read_path(path)
     request, unknown = _REQUEST.decode(body, "$", request_error)
     fields = unknown.take_elements("messages") if unknown is not None else _NOTHING
@@ -263,7 +266,7 @@ def parse(body: bytes, path: str = "") -> Call:
     blocks, block_marks = _system(bytes(request.system))
     if blocks is None:
         rest["system"] = request.system
-    conversation, marks = _conversation(request, fields, body)
+    conversation, marks = _conversation(request, fields, body, first)
     model = model or request.modelId or ""
     params, extras = read_params(request, config, rest, model, stream)
     marks = (*tool_marks, *block_marks, *marks)
@@ -279,7 +282,7 @@ def parse(body: bytes, path: str = "") -> Call:
 
 
 def _conversation(
-    request: types.ConverseRequest, fields: dict[int, Unknown], body: bytes
+    request: types.ConverseRequest, fields: dict[int, Unknown], body: bytes, first: int
 ) -> tuple[Conversation, tuple[MarkRequest, ...]]:
     messages: list[tuple[Role, tuple[Part, ...]]] = []
     sent: list[Raw] = []
@@ -305,8 +308,8 @@ def _conversation(
         if own is not None:
             parts += fields_part(WIRE, MESSAGE_FIELDS, own.remaining())
         messages.append((message.role, tuple(parts)))
-    marks = (PartMark(f"m{message}", (at,), *marker) for message, at, marker in reader.markers)
-    return numbered(messages), tuple(marks)
+    marks = [PartMark(f"m{first + of}", (at,), *marker) for of, at, marker in reader.markers]
+    return numbered(messages, first), tuple(marks)
 
 
 @MEMO.remember(SYSTEM_PROMPTS)

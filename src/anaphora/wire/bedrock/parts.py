@@ -91,12 +91,14 @@ def _tool(tool: AnyTool) -> bytes:
 # ── Texts, calls, reasoning ──────────────────────────────────────────────────────────────────────
 
 
-def _text(part: Text, notices: Notices, *, blank: bool = False) -> bytes | None:
+def _text(
+    part: Text, notices: Notices, *, blank: bool = False, as_sent: bool = False
+) -> bytes | None:
     """A text; `blank`: whether one of white space is accepted."""
     if part.extras is not None and "citationsContent" in own_members(part.extras, WIRE):
         content = b'"content":[' + TEXT + string(part.text) + b"}]" if part.text else b""
         return merged(b'{"citationsContent":{' + content + b"}}", part.extras)
-    if not part.text or (part.text.isspace() and not blank):
+    if not as_sent and (not part.text or (part.text.isspace() and not blank)):
         notices.append(_BLANK)
         return None
     return merged(TEXT + string(part.text) + b"}", part.extras)
@@ -161,10 +163,15 @@ def reply_block(part: Part) -> bytes | None:
 # ── Tool results ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _tool_result(part: ToolResult, notices: Notices, *, status: bool = True) -> bytes:
+def _tool_result(
+    part: ToolResult, notices: Notices, *, status: bool = True, as_sent: bool = False
+) -> bytes:
     """A result; some models refuse its status."""
     content = (Text(part.content),) if isinstance(part.content, str) else part.content
-    blocks = _result_blocks(content, notices) or [NO_CONTENT]
+    if as_sent and part.content != "":
+        blocks = _result_blocks(content, notices, as_sent)
+    else:
+        blocks = _result_blocks(content, notices) or [NO_CONTENT]
     failed = b',"status":"error"' if part.error and status else b""
     if part.error and not status:
         reason = "this model takes no status of a result, so a failure is told by its text only"
@@ -173,13 +180,17 @@ def _tool_result(part: ToolResult, notices: Notices, *, status: bool = True) -> 
     return merged(begin + failed + b"}}", part.extras)
 
 
-def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]:
+def _result_blocks(
+    parts: Sequence[ResultPart], notices: Notices, as_sent: bool = False
+) -> list[bytes]:
     blocks = []
     for index, part in enumerate(parts):
-        if isinstance(part, Text) and part.text == "":
+        if isinstance(part, Text) and part.text == "" and not as_sent:
             continue
         check_part(part, ENCODERS)
-        encode: Encoder = _json if isinstance(part, Text) else ENCODERS[type(part)][1]
+        encode: Encoder = ENCODERS[type(part)][1]
+        if isinstance(part, Text):
+            encode = partial(_json, as_sent=as_sent)
         try:
             block = encode(part, notices)
         except InvalidRequest as problem:
@@ -189,14 +200,14 @@ def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]
     return blocks
 
 
-def _json(part: Text, notices: Notices) -> bytes | None:
+def _json(part: Text, notices: Notices, *, as_sent: bool = False) -> bytes | None:
     """A text, or the JSON value that it was read from."""
     if read_form(part.extras) == b'"json"':
         try:
             return b'{"json":' + bytes(msgspec.json.decode(part.text, type=msgspec.Raw)) + b"}"
         except DECODE_ERRORS:
             pass  # the text was changed
-    return _text(part, notices)
+    return _text(part, notices, as_sent=as_sent)
 
 
 ENCODERS: dict[type, tuple[Kind, Encoder]] = {
@@ -236,18 +247,21 @@ def _encoder_for(
     places: frozenset[str] | None,
     status: bool,
     blank: bool,
+    as_sent: bool,
 ) -> tuple[Kind, int | None, Encoder]:
     check_part(part, ENCODERS)
     kind, encode = ENCODERS[type(part)]
-    if not status and isinstance(part, ToolResult):
-        encode = partial(_tool_result, status=False)
-    elif blank and isinstance(part, Text):
-        encode = partial(_text, blank=True)
+    if isinstance(part, ToolResult):
+        encode = partial(_tool_result, status=status, as_sent=as_sent)
+    elif isinstance(part, Text):
+        encode = partial(_text, blank=blank, as_sent=as_sent)
     place = _PLACES.get(type(part), "")
     if isinstance(part, Opaque) and part.kind in _MARKABLE_OTHERS:
         place = "text"
-    elif isinstance(part, Document) and not _may_precede_marker(part):
-        place = ""
+    elif isinstance(part, Document):
+        place = place if _may_precede_marker(part) else ""
+    elif isinstance(part, Text) and as_sent:
+        place = "" if _text(part, [], blank=blank) is None else place
     return kind, splice_at(place, places) if place else None, encode
 
 
@@ -264,16 +278,21 @@ def form_of(
     *,
     status: bool = True,
     blank: bool = False,
+    as_sent: bool = False,
 ) -> MessageForm:
     """The blocks for a model that takes markers there. `status`: whether it takes the status of a
-    tool result; `blank`: texts of white space."""
+    tool result; `blank`: texts of white space. `as_sent`: blocks stay as another program wrote
+    them."""
     text, call, result = (splice_at(name, places) for name in ("text", "toolUse", "toolResult"))
     return MessageForm(
         wire=WIRE,
         host="Converse",
         fields=MESSAGE_FIELDS,
-        encoder_for=partial(_encoder_for, places=places, status=status, blank=blank),
-        is_unsigned=is_unsigned,
+        encoder_for=partial(
+            _encoder_for, places=places, status=status, blank=blank, as_sent=as_sent
+        ),
+        is_unsigned=(lambda _part, _profile: False) if as_sent else is_unsigned,
+        as_sent=as_sent,
         text=TEXT,
         call=TOOL_USE + b"}}",
         result=TOOL_RESULT,

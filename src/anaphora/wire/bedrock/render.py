@@ -15,6 +15,7 @@ from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Ttl
 from anaphora.wire.alternating_runs import alternating_runs, locate, settled_chunks
 from anaphora.wire.markers import nearest_ttls
+from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
     cacheable_count,
     finish_rendering,
@@ -50,13 +51,14 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     places, markers = places_of(profile), markers_of(profile)
     tools, notices = without_foreign_tools(call.tools, (WIRE,))
     status = "result_status" not in params.refusals_of(profile)
-    form = form_of(places, status=status, blank=params.takes_blank_text(profile))
+    blank = params.takes_blank_text(profile)
+    form = form_of(places, status=status, blank=blank, as_sent=profile.as_sent)
     last = previous.envelope if previous is not None else None
     envelope = params.envelope(call, profile, last, tools=bool(tools))
     runs: list[ChunkRun] = []
     if tools:
         runs.append(_tools_run(tools, previous, splice_at("tools", places)))
-    if blocks := call.ir.system_field_blocks():
+    if blocks := system_blocks_of(call, profile):
         splice = splice_at("system", places)
         log = partial(system_log, splice=splice)
         run = section_run(
@@ -75,10 +77,11 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
             cacheable_count(runs, previous, call.ir.cache.messages), settled_chunks(form, runs)
         ),
         markers=markers,
+        markers_of_wire=params.MARKERS,
         nearest=nearest_ttls(markers) or _ANY_TTL,
         locate=lambda request: (
             locate(form, request, call, profile, tools, runs, tools)
-            if markers
+            if markers or profile.as_sent
             else f"{call.model} takes no cache points"
         ),
         notices=[*notices, *message_notices],

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from anaphora.canonical import dumps
 from anaphora.catalog import names
-from anaphora.errors import AnaphoraError, Parse, Transport
+from anaphora.errors import Parse
 from anaphora.values import (
     Event,
     Extras,
@@ -38,7 +38,7 @@ from anaphora.wire.reading import (
     replace_lone_surrogates,
     reply_error,
 )
-from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
+from anaphora.wire.replies import TEXT_LIMIT, EventReader, ReplyBuilder
 
 from .errors import read_exception
 from .media import read_media
@@ -145,14 +145,13 @@ def _joined(data: list[str]) -> str:
     return base64.b64encode(b"".join(each or b"" for each in pieces)).decode()
 
 
-class StreamReader:
-    """Bytes in, events out. Call `close` when the connection ends."""
+class StreamReader(EventReader):
+    """The frames of Converse's stream."""
 
     def __init__(self, path: str = "", read_body: Any = read_reply) -> None:
         """`path` of the request, or its model, decides how its counts are read."""
-        self._frames = FrameDecoder()
-        self._read_body = read_body
-        self._build = ReplyBuilder()
+        super().__init__(read_body, ReplyBuilder())
+        self._source = self._frames = FrameDecoder()
         self._blocks: dict[int, _OpenBlock] = {}
         self._counted = False
         model = read_path(path)[0] if path.startswith("/") else path
@@ -161,34 +160,8 @@ class StreamReader:
         self._fields: Members = {}
         self._ended: set[int] = set()
 
-    def feed(self, data: bytes) -> list[Event]:
-        build = self._build
-        if build.ended:
-            return []
-        events: list[Event] = []
-        try:
-            for frame in self._frames.feed(data):
-                if not build.ended:
-                    self._read(frame, events)
-            if self._frames.problem is not None:
-                raise self._frames.problem
-        except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(problem)
-        return events
-
-    def close(self) -> list[Event]:
-        """The connection ended. Without a stop reason before it, that is a failure."""
-        build = self._build
-        if build.ended:
-            return []
-        try:
-            if build.stop_reason_raw is not None and self._frames.complete:
-                return self._finish()
-        except (AnaphoraError, *DECODE_ERRORS) as problem:
-            return build.fail(problem)
-        if self._frames.body is not None:
-            return whole_body_events(build, bytes(self._frames.body), self._read_body)
-        return build.fail(Transport("the stream ended before the answer did"))
+    def _is_complete(self) -> bool:
+        return super()._is_complete() and self._frames.complete
 
     def _read(self, frame: Frame, events: list[Event]) -> None:
         headers, payload = frame

@@ -6,26 +6,23 @@ from msgspec import Raw
 
 from anaphora.canonical import string
 from anaphora.values import (
-    Event,
     Opaque,
-    Part,
     PartDelta,
     PartEnd,
     PartStart,
     Refusal,
     Reply,
-    ReplyEnd,
     ReplyFail,
     ReplyStart,
     Text,
     Thinking,
     ToolCall,
     Usage,
-    UsageUpdate,
 )
 from anaphora.wire.eventstream import encode_event, padded
 from anaphora.wire.parts import following, own_members
 from anaphora.wire.reading import Members, decode_elements, decode_members, encode_members
+from anaphora.wire.replies import EventWriter
 
 from .errors import write_failure
 from .parts import reply_block
@@ -40,34 +37,22 @@ _LEADS = {
 }
 
 
-class StreamWriter:
+class StreamWriter(EventWriter):
     """Events in, bytes out. Signatures, citations and opaque blocks are written at the end of their
     part."""
 
     def __init__(self) -> None:
-        self._usage = Usage()
+        super().__init__()
         self._starts: dict[int, PartStart] = {}
         self._written: set[int] = set()
 
-    def write(self, event: Event) -> bytes:
-        if isinstance(event, ReplyStart):
-            return _event("messageStart", b'{"role":"assistant"}')
-        if isinstance(event, PartStart):
-            self._starts[event.index] = event
-            return self._begin_call(event) if event.kind == "tool_call" else b""
-        if isinstance(event, PartDelta):
-            return self._delta(event)
-        if isinstance(event, PartEnd):
-            return self._end_part(event.index, event.part)
-        if isinstance(event, UsageUpdate):
-            self._usage = event.usage
-            return b""
-        if isinstance(event, ReplyEnd):
-            return self._end(event.reply)
-        assert isinstance(event, ReplyFail)
-        return write_failure(event)
+    def _start(self, event: ReplyStart) -> bytes:  # noqa: ARG002
+        return _event("messageStart", b'{"role":"assistant"}')
 
-    def _begin_call(self, event: PartStart) -> bytes:
+    def _begin(self, event: PartStart) -> bytes:
+        self._starts[event.index] = event
+        if event.kind != "tool_call":
+            return b""
         own = own_members(event.extras, WIRE)
         inner = decode_members(own.pop("toolUse", b"{}"))
         named = b'"toolUseId":%b,"name":%b' % (string(event.id or ""), string(event.name or ""))
@@ -82,8 +67,8 @@ class StreamWriter:
         self._written.add(event.index)
         return _delta(event.index, lead + string(event.delta) + end)
 
-    def _end_part(self, index: int, part: Part) -> bytes:
-        written = b""
+    def _end_part(self, event: PartEnd) -> bytes:
+        index, part, written = event.index, event.part, b""
         if isinstance(part, Thinking):
             if part.provider in (None, WIRE):
                 written = _thinking_end(index, part, index in self._written)
@@ -111,6 +96,9 @@ class StreamWriter:
         stop += following({} if more is None else {"additionalModelResponseFields": more}) + b"}"
         usage = reply.usage if reply.usage != Usage() else self._usage
         return _event("messageStop", stop) + _event("metadata", write_metadata(usage, fields))
+
+    def _fail(self, event: ReplyFail) -> bytes:
+        return write_failure(event)
 
 
 def _event(kind: str, payload: bytes) -> bytes:

@@ -32,7 +32,6 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.elements import SplitInput
 from anaphora.wire.errors import KINDS, error_class, overflow_class, with_retry_hints
 from anaphora.wire.markers import marker_bytes
 from anaphora.wire.parts import partition
@@ -49,7 +48,6 @@ from .addresses import (
     changed_head,
     changed_tail,
     path_for,
-    split_from_path,
 )
 from .requests import (
     EncodedParams,
@@ -107,6 +105,10 @@ class DialectCodec:
         markers = dialect.markers
         self._marking = {} if markers is None else {"markers": marker_bytes(markers)}
 
+    @property
+    def provider(self) -> str:
+        return self.dialect.provider
+
     def __repr__(self) -> str:
         return f"<{self.dialect.wire} of {self.dialect.provider}>"
 
@@ -154,25 +156,13 @@ class DialectCodec:
         return self._codec.read_held(body)
 
     @converts_errors(request_error)
-    def parse(self, body: bytes, path: str = "") -> Call:
+    def parse(self, body: bytes, path: str = "", first: int = 0) -> Call:
         body = body_from_path(body, self.dialect, path)
         body, unsupported = separate_unsupported(body, self.dialect)
-        call = with_unsupported(self._codec.parse(body, path), self.dialect, unsupported)
+        call = with_unsupported(self._codec.parse(body, path, first), self.dialect, unsupported)
         call = own_call(decode_params(call, self.dialect), self.dialect)
         markers = self.dialect.markers
         return decode_marks(call, self.dialect.wire, markers) if markers else call
-
-    def split(
-        self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
-    ) -> Rendered:
-        more: dict[str, Any] = {}
-        if self.dialect.wire == "openai_chat":
-            more = {"markers": self.dialect.markers, "provider": self.dialect.provider}
-        body = split_from_path(body, self.dialect, path)
-        rendered = self._in_hash_order(self._codec.split(body, headers, path, **more))
-        if not self._marking:
-            return rendered
-        return msgspec.structs.replace(rendered, **self._marking, request_markers={})
 
     def _in_hash_order(self, rendered: Rendered) -> Rendered:
         """The prompt with tools before the system prompt, if the provider hashes them first.

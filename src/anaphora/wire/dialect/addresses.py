@@ -14,7 +14,6 @@ from anaphora.canonical import dumps
 from anaphora.catalog import Dialect
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Envelope
-from anaphora.wire.elements import DecodedBody, SplitInput
 from anaphora.wire.reading import Members, encode_members, object_members, request_error
 
 #: Names of models that may be a step of a path.
@@ -75,15 +74,6 @@ def body_from_path(body: bytes, dialect: Dialect, path: str) -> bytes:
         return body
     members = object_members(body, "$", request_error)
     return encode_members(from_path(members, dialect, path))
-
-
-def split_from_path(body: SplitInput, dialect: Dialect, path: str) -> SplitInput:
-    if not names_model(dialect):
-        return body
-    if isinstance(body, DecodedBody):
-        return msgspec.structs.replace(body, members=from_path(body.members, dialect, path))
-    members = object_members(body, "$", request_error) if isinstance(body, bytes) else body
-    return from_path(members, dialect, path)
 
 
 def changed_head(envelope: Envelope, dialect: Dialect) -> bytes:

@@ -19,12 +19,11 @@ from msgspec import Raw
 from anaphora.canonical import dumps, string
 from anaphora.errors import InvalidRequest, Upstream
 from anaphora.prompt import Call
-from anaphora.rendered import Envelope, Rendered
+from anaphora.rendered import Envelope
 from anaphora.values import Event, Extras, Reply, ReplyEnd, ReplyFail
 from anaphora.values.fields import FrozenExtras
 from anaphora.wire.bedrock import errors as aws_errors
 from anaphora.wire.bedrock.params import quoted_model, unquoted
-from anaphora.wire.elements import DecodedBody, SplitInput
 from anaphora.wire.eventstream import FrameDecoder, encode_event, padded
 from anaphora.wire.parts import own_members
 from anaphora.wire.reading import (
@@ -63,25 +62,11 @@ class InvokeCodec(DialectCodec):
         return _invoked(made)
 
     @converts_errors(request_error)
-    def parse(self, body: bytes, path: str = "") -> Call:
+    def parse(self, body: bytes, path: str = "", first: int = 0) -> Call:
         members = object_members(body, "$", request_error)
         if members.get(_VERSION_FIELD) == Raw(string(_VERSION)):
             del members[_VERSION_FIELD]
-        return super().parse(encode_members(_named(members, path)), "")
-
-    def split(
-        self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
-    ) -> Rendered:
-        if isinstance(body, DecodedBody):
-            body = DecodedBody(_named(body.members, path), body.elements)
-        else:
-            members = body if isinstance(body, dict) else object_members(body, "$", request_error)
-            body = _named(members, path)
-        rendered = super().split(body, headers, "")
-        envelope = msgspec.structs.replace(_invoked(rendered.envelope), headers=headers)
-        return msgspec.structs.replace(
-            rendered, envelope=envelope, request_markers={}, automatic=None
-        )
+        return super().parse(encode_members(_named(members, path)), "", first)
 
     def reader(self, path: str = "") -> InvokeReader:  # type: ignore[override]
         return InvokeReader(super().reader(path), self)

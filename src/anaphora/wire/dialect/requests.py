@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Dialect, ParamPlace
+from anaphora.catalog import Dialect
+from anaphora.catalog.dialects import ParamPlace
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
@@ -26,7 +27,7 @@ from anaphora.prompt import (
     Reasoning,
 )
 from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, ToolResult, Ttl
-from anaphora.wire.markers import DialectMarkers, take_dialect_marker
+from anaphora.wire.markers import DialectMarkers, marked_message, take_dialect_marker
 from anaphora.wire.openai import MESSAGE_KEY
 from anaphora.wire.params import PARAM_GROUPS, Param, foreign_tier_notices, merge_fields
 from anaphora.wire.reading import (
@@ -101,7 +102,8 @@ def encode_params(call: Call, dialect: Dialect) -> EncodedParams:
             notices.append(Param(name, reason=f"{dialect.provider} has {reason}").notice())
             continue
         encoded = _their_value(value, place)
-        if isinstance(value, str) and (ours := _our_value(encoded, place)) != value:
+        ours = _our_value(encoded, place)
+        if isinstance(value, str) and value not in (ours, encoded):
             # Two of our values map to one of theirs, which is read back as the first in the row.
             reason = f"{dialect.provider} does not distinguish {value} from {ours}"
             notices.append(Notice("param_changed", reason, path))
@@ -277,10 +279,11 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
     another form than the row's stays in the extras."""
     reader = _MarkReader(wire, markers)
     ir = call.ir.revised(reader.message, reader.block)
-    marks = reader.marks + [BlockMark(reader.texts[-1], ttl) for ttl in reader.on_last]
-    if not marks:
+    found = reader.marks + [BlockMark(reader.texts[-1], ttl) for ttl in reader.on_last]
+    if not found:
         return call
-    plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *marks))
+    marks = sorted((*ir.cache.marks, *found), key=marked_message)
+    plan = msgspec.structs.replace(ir.cache, marks=tuple(marks))
     return msgspec.structs.replace(call, ir=msgspec.structs.replace(ir, cache=plan))
 
 

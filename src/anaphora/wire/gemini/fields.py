@@ -21,7 +21,7 @@ from anaphora.wire.tables import (
     request_fields,
 )
 
-from .types import NULL, WIRE, FunctionCall, camel
+from .types import NULL, WIRE, camel
 
 #: Members of a part.
 PART = names(
@@ -79,25 +79,6 @@ def _read_path(path: str) -> tuple[str, bool]:
     return model, method == "streamGenerateContent"
 
 
-class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    name: str | None = None
-    id: str | None = None
-    response: msgspec.Raw = NULL
-
-
-class _PlainPart(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    text: str | None = None
-    functionCall: FunctionCall | None = None
-    functionResponse: _PlainResponse | None = None
-    thought: bool | None = None
-    thoughtSignature: str | None = None
-
-
-class _PlainContent(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    role: str | None = None
-    parts: list[_PlainPart] | None = None
-
-
 TABLE = RequestTable(
     wire=WIRE,
     limit="generationConfig.maxOutputTokens",
@@ -148,5 +129,4 @@ TABLE = RequestTable(
     function="functionDeclarations",
     single=True,
     classify=_part,
-    plain=_PlainContent,
 )

@@ -28,6 +28,7 @@ from anaphora.wire.params import (
     schema_only_notices,
     whole_number,
 )
+from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.reading import Members, decode_members, extras_of, object_members, request_error
 
 from . import types
@@ -248,19 +249,20 @@ def _left_out(field: str, reason: str) -> Notice:
 
 def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's while nothing in it changed."""
-    present = (bool(call.ir.system_field_blocks()), bool(call.tools))
+    present = (bool(system_blocks_of(call, profile)), bool(call.tools))
 
     def make(source: object) -> Envelope:
-        check_refused(call, profile, _checks(call.params))
-        fields = _fields(call)
-        if "cachedContent" in fields:
+        check_refused(call, profile, () if profile.as_sent else _checks(call.params))
+        fields = _fields(call, profile)
+        if "cachedContent" in fields and not profile.as_sent:
             frozen = dict(zip(("system", "tools"), present, strict=True))
             frozen["params.tool_choice"] = "toolConfig" in fields
             for name, sent in frozen.items():
                 if sent:
                     why = "is not allowed beside cachedContent, which has its own"
                     raise InvalidRequest(why, path=name)
-        path = path_of(call.model, stream=call.params.stream)
+        unnamed = profile.as_sent and not call.model  # it is in no path either
+        path = "" if unnamed else path_of(call.model, stream=call.params.stream)
         headers = (("content-type", "application/json"),)
         return envelope_of(call.model, fields, path, headers, source, tuple(_notices(call)))
 
@@ -302,7 +304,7 @@ def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
     ]
 
 
-def _fields(call: Call) -> dict[str, bytes]:
+def _fields(call: Call, profile: Profile) -> dict[str, bytes]:
     """The parameters, then the extras of this wire."""
     tree: dict[str, Any] = dict(TABLE.encode(call))
     if (original := _original_schema(call)) is not None:
@@ -312,7 +314,7 @@ def _fields(call: Call) -> dict[str, bytes]:
         tree["generationConfig"] = config | {field: schema}
     fields = joined_fields(tree)
     taken = ["contents", "tools", "model"]
-    if call.ir.system_field_blocks():
+    if system_blocks_of(call, profile):
         taken.append("systemInstruction")
     closing_members(fields, call.extras, WIRE, tuple(taken))
     return fields

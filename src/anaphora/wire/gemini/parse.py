@@ -39,6 +39,7 @@ from anaphora.values import (
 )
 from anaphora.values.fields import FrozenExtras
 from anaphora.wire.lenient import LenientDecoder, Unknown
+from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     Members,
@@ -49,7 +50,6 @@ from anaphora.wire.reading import (
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.walking import Walk
 
 from . import types
@@ -75,14 +75,14 @@ _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assista
 
 
 @converts_errors(request_error)
-def parse(body: bytes, path: str = "") -> Call:
+def parse(body: bytes, path: str = "", first: int = 0) -> Call:
     """The call of a request; `InvalidRequest` names the field that is invalid. The path names the
-    model and whether to stream."""
+    model and whether to stream. With `first`, the contents are those of a conversation after so
+    many others."""
     model, stream = read_path(path)
     request, unknown = _REQUEST.decode(body, "$", request_error)
-    messages = _read_contents(
-        request.contents or [], {} if unknown is None else unknown.take_elements("contents"), body
-    )
+    fields = {} if unknown is None else unknown.take_elements("contents")
+    messages = _read_contents(request.contents or [], fields, body, first)
     rest = {} if unknown is None else unknown.remaining()
     blocks: tuple[PromptBlock, ...] | None = ()
     if request.systemInstruction != NULL:
@@ -90,7 +90,7 @@ def parse(body: bytes, path: str = "") -> Call:
         if blocks is None:
             rest["systemInstruction"] = request.systemInstruction
     params, extras = read_params(request, rest, stream)
-    conversation = Segment(SegmentRole.CONVERSATION, numbered(messages))
+    conversation = Segment(SegmentRole.CONVERSATION, numbered(messages, first))
     return Call(
         ir=PromptIR(system_blocks=blocks or (), segments=(conversation,)),
         model=model if model or not request.model else model_id(request.model),
@@ -101,19 +101,19 @@ def parse(body: bytes, path: str = "") -> Call:
 
 
 def _read_contents(
-    contents: list[types.Content], unknown: dict[int, Unknown], body: bytes
+    contents: list[types.Content], unknown: dict[int, Unknown], body: bytes, first: int
 ) -> list[tuple[Role, tuple[Part, ...]]]:
     sent: list[Raw] = []
 
     def raw_part(index: int, at: int) -> Raw:
         if not sent:
             sent.extend(raw_list(body, "contents"))
-        return raw_list(sent[index], "parts")[at]
+        return raw_list(sent[index - first], "parts")[at]
 
     reader = PartReader(raw_part)
     read = reader.part
     messages: list[tuple[Role, tuple[Part, ...]]] = []
-    for index, content in enumerate(contents):
+    for index, content in enumerate(contents, first):
         role = _ROLES.get(content.role or "user")
         if role is None:
             reason = f"{content.role!r} is not a role here; use user or model"
@@ -123,8 +123,8 @@ def _read_contents(
             messages.append((role, (read(given[0], None, index, 0),)))
             continue
         parts: list[Part] = []
-        if unknown and index in unknown:
-            parts = reader.content(content, unknown[index], index)
+        if unknown and index - first in unknown:
+            parts = reader.content(content, unknown[index - first], index)
         else:
             for part in given:
                 parts.append(read(part, None, index, len(parts)))

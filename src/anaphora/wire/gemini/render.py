@@ -41,7 +41,13 @@ from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCa
 from anaphora.values.codec import check_object
 from anaphora.wire import rendering
 from anaphora.wire.message_runs import UNFINISHED_REASONING, message_runs
-from anaphora.wire.parts import closing, note_foreign_fields, notices_below, render_items
+from anaphora.wire.parts import (
+    closing,
+    note_foreign_fields,
+    notices_below,
+    render_items,
+    system_blocks_of,
+)
 from anaphora.wire.reading import converts_errors, decode_members, decode_value, reply_error
 from anaphora.wire.rendering import (
     AddMessages,
@@ -101,7 +107,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     messages, notices = message_runs(
         call.ir.body_runs(),
         previous,
-        partial(_adder, signs=_signs_calls(profile)),
+        partial(_adder, signs=_signs_calls(profile), as_sent=profile.as_sent),
         opening=CONTENTS,
         glue=lambda _: GLUE,
         close=lambda _: CLOSE,
@@ -111,7 +117,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     if not messages:
         raise InvalidRequest("Gemini needs at least one content with a part", path="ir")
     runs: list[ChunkRun] = []
-    if blocks := call.ir.system_field_blocks():
+    if blocks := system_blocks_of(call, profile):
         sides = {"lead": SYSTEM, "close": SYSTEM_CLOSE}
         runs.append(
             section_run("system", blocks, _system_log, previous, MEMO, place=SYSTEM_PLACE, **sides)
@@ -223,11 +229,14 @@ def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
 
 
 def _signs_calls(profile: Profile) -> bool | None:
-    """Whether the model requires a signature on calls; None if the model is unknown."""
+    """Whether the model requires a signature on calls; None if the model is unknown, and calls stay
+    as they are."""
+    if profile.as_sent:
+        return None
     return profile.refuses("unsigned_calls") or (None if profile.capabilities is None else False)
 
 
-def _adder(segment: Segment, *, signs: bool | None) -> AddMessages:
+def _adder(segment: Segment, *, signs: bool | None, as_sent: bool) -> AddMessages:
     def add(append: LogAppend, messages: Sequence[Message], last_role: str | None) -> None:
         """The chunks of these messages, which end the segment. `last_role` is the role that the log
         ends with; None when it is empty, and its first chunk needs no glue."""
@@ -246,7 +255,8 @@ def _adder(segment: Segment, *, signs: bool | None) -> AddMessages:
             if role == "system":
                 why = "Gemini has no system message here; sent as user text"
                 notices.append(Notice("system_as_user", why))
-            if role == "assistant" and parts and all(kind is _THINKING for kind, _ in parts):
+            ends = parts and not as_sent and all(kind is _THINKING for kind, _ in parts)
+            if role == "assistant" and ends:
                 notices.append(UNFINISHED_REASONING)
                 parts = []
             elif not parts:

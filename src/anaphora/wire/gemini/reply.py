@@ -14,7 +14,6 @@ from msgspec import Raw
 from anaphora.canonical import dumps, string
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.values import (
-    Event,
     Extras,
     Message,
     Part,
@@ -23,7 +22,6 @@ from anaphora.values import (
     PartStart,
     Refusal,
     Reply,
-    ReplyEnd,
     ReplyFail,
     ReplyStart,
     StopReason,
@@ -31,7 +29,6 @@ from anaphora.values import (
     Thinking,
     ToolCall,
     Usage,
-    UsageUpdate,
 )
 from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.parts import extra_members, own_members, own_stop, own_usage, partition
@@ -46,7 +43,7 @@ from anaphora.wire.reading import (
     replaces_lone_surrogates,
     reply_error,
 )
-from anaphora.wire.replies import left_out_choices, read_counts, valid_count
+from anaphora.wire.replies import EventWriter, left_out_choices, read_counts, valid_count
 from anaphora.wire.sse import encode_event
 
 from .errors import error_of, write_failure
@@ -252,36 +249,27 @@ _OPEN = open_content(Message(role="assistant", parts=()))
 _EMPTY = _OPEN + b'{"text":""}]}'
 
 
-class StreamWriter:
+class StreamWriter(EventWriter):
     """Events in, bytes out. Text is written as it comes, everything else when it is complete."""
 
     def __init__(self) -> None:
-        self._start = ReplyStart("", "")
-        self._usage = Usage()
+        super().__init__()
+        self._started = ReplyStart("", "")
         self._thought: dict[int, bool] = {}
         """The indexes of open texts, and which of them are thoughts."""
         self._written: set[int] = set()
         self._sealed: dict[int, Extras] = {}
         """The fields of open texts that were known at their start: each piece has them."""
 
-    def write(self, event: Event) -> bytes:
-        if isinstance(event, ReplyStart):
-            self._start = event
-        elif isinstance(event, PartStart):
-            if event.kind in ("text", "refusal", "thinking"):
-                self._thought[event.index] = event.kind == "thinking"
-                if event.kind == "text" and extra_members(event.extras, WIRE):
-                    self._sealed[event.index] = event.extras or {}
-        elif isinstance(event, PartDelta):
-            return self._delta(event)
-        elif isinstance(event, PartEnd):
-            return self._part(event.index, event.part)
-        elif isinstance(event, UsageUpdate):
-            self._usage = event.usage
-        elif isinstance(event, ReplyEnd):
-            return self._end(event.reply)
-        elif isinstance(event, ReplyFail):
-            return encode_event("", write_failure(event))
+    def _start(self, event: ReplyStart) -> bytes:
+        self._started = event
+        return b""
+
+    def _begin(self, event: PartStart) -> bytes:
+        if event.kind in ("text", "refusal", "thinking"):
+            self._thought[event.index] = event.kind == "thinking"
+            if event.kind == "text" and extra_members(event.extras, WIRE):
+                self._sealed[event.index] = event.extras or {}
         return b""
 
     def _delta(self, event: PartDelta) -> bytes:
@@ -294,9 +282,10 @@ class StreamWriter:
         flag = b',"thought":true' if thought else b""
         return self._chunk(b'{"text":' + string(event.delta) + flag + b"}")
 
-    def _part(self, index: int, part: Part) -> bytes:
+    def _end_part(self, event: PartEnd) -> bytes:
         """A complete part. The signature and extras of a text that was written already follow in an
         empty text."""
+        index, part = event.index, event.part
         if index in self._written and isinstance(part, Text | Refusal | Thinking):
             rest = _without_text(part)
             if rest is None or index in self._sealed:
@@ -311,13 +300,16 @@ class StreamWriter:
     def _end(self, reply: Reply) -> bytes:
         usage = reply.usage if reply.usage != Usage() else self._usage
         # The last chunk has content too: clients read it there without a check.
-        body = write_response(reply, _EMPTY, usage, self._start.id, self._start.model)
+        body = write_response(reply, _EMPTY, usage, self._started.id, self._started.model)
         return encode_event("", body)
+
+    def _fail(self, event: ReplyFail) -> bytes:
+        return encode_event("", write_failure(event))
 
     def _chunk(self, *parts: bytes, opening: bytes = _OPEN) -> bytes:
         candidate = b'{"content":' + opening + b",".join(parts) + b']},"index":0}'
         members = [b'"candidates":[' + candidate + b"]"]
-        members += write_identity(self._start.id, self._start.model)
+        members += write_identity(self._started.id, self._started.model)
         return encode_event("", b"{" + b",".join(members) + b"}")
 
 

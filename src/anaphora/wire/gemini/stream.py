@@ -33,11 +33,11 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import (
     ARGUMENTS_LIMIT,
     TEXT_LIMIT,
+    EventReader,
     ReplyBuilder,
     left_out_choices,
-    whole_body_events,
 )
-from anaphora.wire.sse import DONE, EventDecoder
+from anaphora.wire.sse import DONE
 
 from .errors import error_of
 from .parse import PartReader
@@ -57,54 +57,41 @@ _REPEATED = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 _GROWING = (*_REPEATED, "logprobsResult")
 
 
-class StreamReader:
-    """Bytes in, events out. Call `close` when the connection ends."""
+class StreamReader(EventReader):
+    """The chunks of Gemini's stream."""
 
     def __init__(
         self,
         path: str = "",  # noqa: ARG002
         read_body: Callable[[bytes], Reply] = read_reply,
     ) -> None:
-        self._sse = EventDecoder()
-        self._read_body = read_body
         self._first = _CandidateBuilder()
-        self._build = self._first.build
+        super().__init__(read_body, self._first.build)
         self._top: Members = {}
         self._usage = b"null"
 
-    def feed(self, data: bytes) -> list[Event]:
-        if self._build.ended:
-            return []
-        events: list[Event] = []
-        try:
-            for payload in self._sse.feed(data):
-                self._read(payload, events)
-        except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += self._build.fail(problem)
-        return events
-
     def close(self) -> list[Event]:
-        """The connection ended. Without a finish reason before it, that is a failure."""
+        """A list of chunks is read now."""
+        body = bytes(self._source.body or b"").lstrip()
+        if self._build.ended or not body.startswith(b"["):
+            return super().close()
         events: list[Event] = []
         try:
-            if self._sse.body is not None and not self._build.ended:
-                body = bytes(self._sse.body).lstrip()
-                if body.startswith(b"{"):
-                    return whole_body_events(self._build, body, self._read_body)
-                try:
-                    chunks = decode_elements(body)
-                except DECODE_ERRORS:
-                    raise Transport("the stream ended before the answer did") from None
-                for chunk in chunks:
-                    self._read(bytes(chunk), events)
-            if self._first.stop_reason_raw is None:
-                raise Transport("the stream ended before the answer did")
-            return events + self._finish()
+            chunks = decode_elements(body)
+        except DECODE_ERRORS:
+            return self._build.fail(Transport(self.unfinished))
+        try:
+            for chunk in chunks:
+                self._read(bytes(chunk), events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             return events + self._build.fail(problem)
+        self._source.body = None
+        return events + super().close()
+
+    def _is_complete(self) -> bool:
+        return self._first.stop_reason_raw is not None
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
-        """Adds the events of a chunk: those before an error in it are kept."""
         build = self._build
         if payload.strip() in (b"", DONE) or build.ended:
             return
@@ -139,8 +126,6 @@ class StreamReader:
 
     def _finish(self) -> list[Event]:
         build = self._build
-        if build.ended:
-            return []
         events = self._first.end()
         parts = build.reply().message.parts
         build.stop_reason_raw = self._first.stop_reason_raw

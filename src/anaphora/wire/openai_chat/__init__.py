@@ -9,17 +9,19 @@ from .parse import parse
 from .render import render
 from .reply import StreamWriter as writer
 from .reply import read_reply, write_reply
-from .split import split
 from .stream import StreamReader as reader
+
+#: Its models are served by default.
+provider = "openai"
 
 __all__ = [
     "assemble",
     "parse",
+    "provider",
     "read_error",
     "read_reply",
     "reader",
     "render",
-    "split",
     "write_error",
     "write_reply",
     "writer",

@@ -69,9 +69,7 @@ TABLE = RequestTable(
         ),
     ),
     blocks={
-        "text": BlockType(
-            chunk=Kind.TEXT, markable=True, members=names(f"{_MARKER} text type"), plain=True
-        ),
+        "text": BlockType(chunk=Kind.TEXT, markable=True, members=names(f"{_MARKER} text type")),
         "image_url": BlockType(
             chunk=Kind.IMAGE,
             markable=True,
@@ -93,7 +91,7 @@ TABLE = RequestTable(
             data=("file.file_data",),
             members=names(f"file {_MARKER} type"),
         ),
-        "refusal": BlockType(members=names("refusal type"), plain=True),
+        "refusal": BlockType(members=names("refusal type")),
         # Of other providers with this wire.
         "thinking": BlockType(),
         "video_url": BlockType(medium="documents", data=("video_url.url", "video_url")),

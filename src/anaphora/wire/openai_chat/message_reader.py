@@ -41,7 +41,17 @@ from anaphora.wire.reading import (
 
 from . import types
 from .fields import TABLE
-from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, REASONING_FIELDS, WIRE
+from .types import (
+    BESIDE_CONTENT,
+    IN_CONTENT,
+    LEGACY,
+    LISTED,
+    MESSAGE_FIELDS,
+    NULL,
+    OTHER_CALL,
+    REASONING_FIELDS,
+    WIRE,
+)
 
 #: An empty assistant message: it keeps its place here; other wires leave it out.
 _EMPTY: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
@@ -85,7 +95,8 @@ class MessageReader:
             return "tool", (self._result(message, message.tool_call_id or "", unknown),)
         if type(message) is types.FunctionMessage:
             result = self._result(message, self.answered, unknown)
-            return "tool", (msgspec.structs.replace(result, name=message.name),)
+            extras = {**(result.extras or {}), **LEGACY}
+            return "tool", (msgspec.structs.replace(result, name=message.name, extras=extras),)
         if type(message) is OtherBlock:
             raise self._fail(f"{message.tag!r} is not a role here", f"{self._path}.role")
         content = message.content
@@ -147,7 +158,7 @@ class MessageReader:
         elif content or not is_reply:
             parts.append(Text(content))
         if message.refusal:
-            parts.append(Refusal(message.refusal))
+            parts.append(Refusal(message.refusal, None if is_reply else BESIDE_CONTENT))
         if message.tool_calls:
             inner = _elements(unknown, "tool_calls")
             for index, call in enumerate(message.tool_calls):
@@ -172,10 +183,13 @@ class MessageReader:
         if content is None or isinstance(content, str):
             return [] if content is None else [Text(content)]
         path = self._path
-        return [
+        parts = [
             self.part(part, unknown.get(i), f"{path}.content[{i}]", (*below, first + i))
             for i, part in enumerate(content)
         ]
+        if len(parts) == 1 and not below and type(parts[0]) is Text and parts[0].extras is None:
+            return [Text(parts[0].text, LISTED)]
+        return parts
 
     def part(
         self,
@@ -340,10 +354,11 @@ class _LegacyCall(msgspec.Struct, frozen=True):
 _decode_call = msgspec.json.Decoder(_LegacyCall).decode
 
 
-def link_call(messages: list[tuple[Role, tuple[Part, ...]]]) -> str:
+def link_call(messages: list[tuple[Role, tuple[Part, ...]]], first: int) -> str:
     """The id of the call that a `function` message after these messages answers. The call, a field
-    of the last message, becomes a tool call with that id, made from its position."""
-    call_id = f"call_{max(0, len(messages) - 1)}"
+    of the last message, becomes a tool call with that id, made from its position. `first` messages
+    are before these."""
+    call_id = f"call_{max(0, first + len(messages) - 1)}"
     if messages and messages[-1][0] == "assistant":
         parts: list[Part] = []
         for part in messages[-1][1]:
@@ -362,4 +377,5 @@ def _with_call(part: Part, call_id: str) -> list[Part]:
     except (KeyError, *DECODE_ERRORS):
         return [part]
     del members[_FIELD]
-    return [ToolCall(call_id, call.name, call.arguments), *fields_part(WIRE, part.kind, members)]
+    called = ToolCall(call_id, call.name, call.arguments, LEGACY)
+    return [called, *fields_part(WIRE, part.kind, members)]

@@ -55,11 +55,15 @@ from anaphora.wire.reading import decode_members, known_text
 from .fields import TABLE
 from .params import Traits
 from .types import (
+    BESIDE_CONTENT,
     IN_CONTENT,
+    LEGACY,
+    LISTED,
     MESSAGE_FIELDS,
     OTHER_CALL,
     REASONING_FIELDS,
     WIRE,
+    has_form,
 )
 
 Notices: TypeAlias = list[Notice]
@@ -97,15 +101,32 @@ class AssistantFields(msgspec.Struct):
 
 
 def sort_parts(
-    message: Message, notices: Notices, field: str | None = None, host: str | None = None
+    message: Message,
+    notices: Notices,
+    field: str | None = None,
+    host: str | None = None,
+    as_sent: bool = False,
 ) -> AssistantFields:
     """The parts by field, with a notice for each that has none. `field` is the one for reasoning,
-    if not its original one; `host` is the provider it is sent to."""
+    if not its original one; `host` is the provider it is sent to. `as_sent`: parts keep the fields
+    in which they were read."""
     fields = AssistantFields(extras=message_fields(message.parts))
     for index, part in enumerate(message.parts):
-        if not is_fields(part):
+        if as_sent and (beside := _beside_content(part)):
+            fields.extras = b",".join(filter(None, (fields.extras, beside)))
+        elif not is_fields(part):
             encode_at(f"parts[{index}]", _sort_part, part, notices, fields, field, host)
     return fields
+
+
+def _beside_content(part: Part) -> bytes:
+    """The member of a message in which a part was read; empty for other parts."""
+    if isinstance(part, Refusal) and has_form(part.extras, BESIDE_CONTENT):
+        return b'"refusal":' + string(part.text)
+    if isinstance(part, ToolCall) and has_form(part.extras, LEGACY):
+        call = string(part.name), arguments_text(part)
+        return b'"function_call":{"name":%b,"arguments":%b}' % call
+    return b""
 
 
 def _sort_part(
@@ -144,8 +165,9 @@ def _sort_part(
 def assistant_message(message: Message, traits: Traits, notices: Notices) -> bytes | None:
     """The message in a request; None if there is nothing to send."""
     field = traits.reasoning_field
-    fields = sort_parts(message, notices, field, traits.host)
-    if fields.only_reasoning:
+    host = None if traits.as_sent else traits.host
+    fields = sort_parts(message, notices, field, host, traits.as_sent)
+    if fields.only_reasoning and not traits.as_sent:
         notices.append(UNFINISHED_REASONING)
         return None
     if traits.reasoning_needed and fields.calls and not fields.reasoning:
@@ -155,7 +177,8 @@ def assistant_message(message: Message, traits: Traits, notices: Notices) -> byt
     items = [fields.extras] if fields.extras else []
     items += [string(name) + b":" + string(text) for name, text in fields.reasoning.items()]
     if fields.content:
-        items.append(b'"content":' + content_of(fields.content, traits))
+        content = content_of(fields.content, traits, message.parts)
+        items.append(b'"content":' + content)
     if fields.calls:
         items.append(b'"tool_calls":[' + b",".join(fields.calls) + b"]")
     return b'{"role":"assistant",' + b",".join(items) + b"}" if items else None
@@ -228,9 +251,14 @@ def _encoder_of(role: str, part: object) -> tuple[Kind, bool, Encode]:
     return kind, markable, encode
 
 
-def content_of(parts: Sequence[bytes], traits: Traits) -> bytes:
+def content_of(parts: Sequence[bytes], traits: Traits, sent: Iterable[Part] = ()) -> bytes:
     """The content of a message that takes no marks: a lone plain text is a string, since some hosts
-    and chat templates take no list."""
+    and chat templates take no list. As sent, one stays in the list in which it was read."""
+    listed = traits.as_sent and any(
+        type(part) is Text and has_form(part.extras, LISTED) for part in sent
+    )
+    if listed:
+        return b"[" + b",".join(parts) + b"]"
     if len(parts) == 1 or traits.only_strings:
         texts = [found[1] for part in parts if (found := _PLAIN_TEXT.fullmatch(part))]
         if len(texts) == len(parts):

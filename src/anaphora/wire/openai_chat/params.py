@@ -42,7 +42,18 @@ from anaphora.wire.params import (
 from anaphora.wire.parts import foreign_extras
 from anaphora.wire.reading import Members, decode_members, encode_members, extras_of, request_error
 
-from .types import MARKERS, MEMO, NULL, PATH, WIRE, ChatRequest, JsonFormat, SchemaFormat
+from .types import (
+    MARKERS,
+    MEMO,
+    NULL,
+    OLD_LIMIT,
+    PATH,
+    WIRE,
+    ChatRequest,
+    JsonFormat,
+    SchemaFormat,
+    has_form,
+)
 
 _SENT_APART = ("model", "messages", "tools")
 
@@ -70,12 +81,15 @@ class Traits(msgspec.Struct, frozen=True):
     """Rejects an assistant message with tool calls and without reasoning."""
     only_strings: bool
     """Takes no lists of texts."""
+    as_sent: bool = False
+    """Messages stay as another program wrote them."""
 
 
 def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Traits:
     """`markers` are the dialect's, if they differ from OpenAI's; empty: it has none."""
     own = markers is None
     breakpoints = profile_value(profile, "explicit_breakpoints", False) if own else bool(markers)
+    as_sent = profile.as_sent
     return Traits(
         max_tokens_field=profile_value(profile, "max_tokens_field", "max_completion_tokens"),
         system_roles=system_roles(profile),
@@ -83,10 +97,11 @@ def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> T
         options=own and breakpoints,
         markers=(MARKERS if markers is None else markers) if breakpoints else {},
         nearest=NEAREST if not markers else nearest_ttls(markers),
-        reasoning_field=profile_value(profile, "reasoning_field", None),
+        reasoning_field=None if as_sent else profile_value(profile, "reasoning_field", None),
         host=profile.provider,
-        reasoning_needed=profile_value(profile, "reasoning_needed", False),
-        only_strings=profile_value(profile, "only_strings", False),
+        reasoning_needed=not as_sent and profile_value(profile, "reasoning_needed", False),
+        only_strings=not as_sent and profile_value(profile, "only_strings", False),
+        as_sent=as_sent,
     )
 
 
@@ -174,17 +189,22 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
 
 def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
     model = string(call.model)
-    check_forced_tools(call, profile)
+    if not traits.as_sent:
+        check_forced_tools(call, profile)
     checks = sampling_checks(call.params, "temperature", "top_p")
     check_refused(call, profile, (check for check in checks if check[2] != "top_k"))
     tree = PARAMS.encode(call)
-    if not traits.options:
+    if not traits.options and not traits.as_sent:
         tree.pop("prompt_cache_options", None)
     cache_params = PARAMS.cache_params(model, tree)
     fields = joined_fields(tree)
     limit = fields.pop("max_completion_tokens", None)
     if limit is not None:
-        fields = {traits.max_tokens_field: limit, **fields}
+        name = traits.max_tokens_field
+        if traits.as_sent:
+            old = has_form(call.extras, OLD_LIMIT)
+            name = "max_tokens" if old else "max_completion_tokens"
+        fields = {name: limit, **fields}
     return Envelope(
         source=source,
         path=PATH,
@@ -205,7 +225,7 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
         *foreign_extras(call.extras, WIRE, "extras"),
         *foreign_tier_notices(call),
         *PARAMS.notices(call),
-        *option_notices(call, options, REQUEST_TTL, explicit=traits.options),
+        *option_notices(call, options, REQUEST_TTL, explicit=traits.options or traits.as_sent),
     ]
 
 
@@ -220,7 +240,10 @@ def read_params(
     if two not in (None, two if one is None else one):
         raise request_error("differs from max_completion_tokens", "$.max_tokens")
     params, cache = decode_params(PARAMS, request, extras)
-    return params, cache, extras_of(WIRE, extras)
+    kept = extras_of(WIRE, extras)
+    if one is None and two is not None:
+        kept = OLD_LIMIT if kept is None else {**kept, **OLD_LIMIT}
+    return params, cache, kept
 
 
 def _stream_options(request: ChatRequest) -> msgspec.Raw | None:

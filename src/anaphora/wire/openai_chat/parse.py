@@ -41,13 +41,13 @@ from anaphora.values import (
     Tool,
 )
 from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
+from anaphora.wire.memo import TOOL_LISTS
 from anaphora.wire.openai import (
     MESSAGE_KEY,
     system_blocks,
 )
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.reading import converts_errors, numbered, request_error
-from anaphora.wire.splitting import TOOL_LISTS
 from anaphora.wire.walking import Walk, WalkedBlock
 
 from . import types
@@ -66,14 +66,16 @@ TOOL: LenientDecoder[types.ToolDefinition | OtherBlock] = LenientDecoder(types.T
 
 
 @converts_errors(request_error)
-def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
-    """The call of a request; `InvalidRequest` names the field that is wrong."""
+def parse(body: bytes, path: str = "", first: int = 0) -> Call:  # noqa: ARG001
+    """The call of a request; `InvalidRequest` names the field that is wrong. With `first`, the
+    messages are those of a conversation after so many others."""
     request, unknown = REQUEST.decode(body, "$", request_error)
-    blocks, messages, marks = _read_messages(request.messages, _elements(unknown, "messages"))
+    fields = _elements(unknown, "messages")
+    blocks, messages, marks = _read_messages(request.messages, fields, first)
     params, cache, extras = read_params(request, unknown)
     if marks:
         cache["marks"] = tuple(marks)
-    segment = Segment(SegmentRole.CONVERSATION, numbered(messages))
+    segment = Segment(SegmentRole.CONVERSATION, numbered(messages, first))
     return Call(
         ir=PromptIR(
             system_blocks=blocks,
@@ -88,7 +90,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 
 def _read_messages(
-    sent: list[types.RequestMessage], unknown: dict[int, Unknown]
+    sent: list[types.RequestMessage], unknown: dict[int, Unknown], first: int
 ) -> tuple[tuple[PromptBlock, ...], list[tuple[Role, tuple[Part, ...]]], list[MarkRequest]]:
     """The system prompt, which is the first message if that holds only texts; the messages after
     it; and the breakpoints in both."""
@@ -102,17 +104,17 @@ def _read_messages(
             own = unknown.get(index)
         reader.index = index
         if type(message) is types.FunctionMessage:
-            reader.answered = link_call(messages)
+            reader.answered = link_call(messages, first)
         role, parts = reader.message(message, own)
-        if role == "system" and index == 0:
+        if role == "system" and index == first == 0:
             texts = _system_texts(parts)
-            if texts is not None:
+            if texts:
                 blocks = system_blocks(texts)
                 marks += [BlockMark(path[0], ttl, extras) for path, ttl, extras in reader.marks]
                 reader.marks = []
                 continue
         if reader.marks:
-            name = f"m{len(messages)}"
+            name = f"m{first + len(messages)}"
             marks += [PartMark(name, *mark) for mark in reader.marks]
             reader.marks = []
         messages.append((role, parts))

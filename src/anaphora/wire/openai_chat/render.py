@@ -33,7 +33,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.breakpoints import MarkPlace, key_slot, locate, options_free
-from anaphora.wire.markers import ONLY_MARKS, policy_notices
+from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, policy_notices
 from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     block_log,
@@ -50,6 +50,7 @@ from anaphora.wire.parts import (
     inner_and_outer,
     leading_results,
     note_foreign_fields,
+    system_blocks_of,
     unknown_role,
 )
 from anaphora.wire.reading import encode_members
@@ -63,7 +64,6 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
-from anaphora.wire.splitting import BEFORE_BRACE
 
 from .messages import (
     Notices,
@@ -78,8 +78,12 @@ from .messages import (
 from .params import Traits, envelope, traits_of
 from .types import (
     AUTOMATIC,
+    LEGACY,
+    LISTED,
+    MARKERS,
     MEMO,
     WIRE,
+    has_form,
 )
 
 # Looked up once: access to an enum member is slow.
@@ -107,7 +111,7 @@ def render(
     previous = _of_same_traits(usable_previous(previous, WIRE, call.model), traits)
     request = envelope(call, profile, traits, previous.envelope if previous is not None else None)
     tools, foreign = without_foreign_tools(call.tools, (WIRE,))
-    blocks = call.ir.system_field_blocks()
+    blocks = system_blocks_of(call, profile)
     before = _role_of_system(blocks, traits)
     messages, notices = message_runs(
         call.ir.body_runs(),
@@ -138,8 +142,9 @@ def render(
         markers=traits.markers,
         nearest=traits.nearest,
         locate=lambda mark: locate(
-            mark, call, runs, lambda m: mark_places(m, traits), explicit=traits.breakpoints
+            mark, call, profile, runs, lambda m: mark_places(m, traits), explicit=traits.breakpoints
         ),
+        markers_of_wire=MARKERS if markers is None else markers,
         notices=(*foreign, *_section_notices(call, blocks, traits), *notices),
         body_order=body_order(runs),
         request_markers=AUTOMATIC if traits.options else {},
@@ -158,7 +163,8 @@ def _role_of_system(blocks: tuple[PromptBlock, ...], traits: Traits) -> str:
     """The role of the system message, with its end if its content is a string."""
     role = traits.system_roles.default
     is_text = traits.only_strings or (len(blocks) == 1 and not traits.breakpoints)
-    if is_text and all(closing(block.extras, WIRE) == b"}" for block in blocks):
+    listed = traits.as_sent and any(has_form(block.extras, LISTED) for block in blocks)
+    if is_text and not listed and all(closing(block.extras, WIRE) == b"}" for block in blocks):
         return RoleWithEnd(role, b'"}')
     return role
 
@@ -363,18 +369,25 @@ def _result_pieces(message: Message, notices: Notices, traits: Traits) -> list[P
     """The tool results, each a message of its own, before the other parts."""
     pieces: list[Piece] = []
     for index, part in leading_results(message.parts, is_fields, notices):
-        result = encode_at(f"parts[{index}]", _result, part, notices)
+        result = encode_at(f"parts[{index}]", _result, part, notices, traits.as_sent)
         result = [piece._replace(path=(index, *piece.path)) for piece in result]
-        pieces += result if traits.breakpoints else _with_string(result, traits)
+        listed = traits.breakpoints or (traits.as_sent and not isinstance(part.content, str))
+        pieces += result if listed else _with_string(result, traits)
     return pieces
 
 
-def _result(part: ToolResult, notices: Notices) -> list[Piece]:
+def _result(part: ToolResult, notices: Notices, as_sent: bool) -> list[Piece]:
     if part.error:
         why = "Chat has no flag for a failed tool; only its text is sent"
         notices.append(Notice("error_flag_left_out", why, "error"))
-    call_id = string(part.call_id) + following_extras(part.extras, WIRE)
-    opening: bytes | None = b'{"role":"tool","tool_call_id":%b,"content":[' % call_id
+    fields = following_extras(part.extras, WIRE)
+    opening: bytes | None
+    if as_sent and has_form(part.extras, LEGACY):
+        name = string(part.name or "") + fields
+        opening = b'{"role":"function","name":%b,"content":[' % name
+    else:
+        call_id = string(part.call_id) + fields
+        opening = b'{"role":"tool","tool_call_id":%b,"content":[' % call_id
     content = part.content
     if isinstance(content, str):
         return [Piece((0,), _RESULT, text_part(content), bool(content), "tool", opening)]
@@ -389,9 +402,9 @@ def _result(part: ToolResult, notices: Notices) -> list[Piece]:
     return pieces or [Piece((0,), _RESULT, text_part(""), False, "tool", opening)]
 
 
-def _with_string(pieces: list[Piece], traits: Traits) -> list[Piece]:
+def _with_string(pieces: list[Piece], traits: Traits, parts: Sequence[Part] = ()) -> list[Piece]:
     """The message with a string as its content, if it may have one."""
-    content = content_of([piece.data for piece in pieces], traits)
+    content = content_of([piece.data for piece in pieces], traits, parts)
     if not pieces or content.startswith(b"["):
         return pieces
     piece, opening = pieces[0], pieces[0].opening or b""
@@ -415,4 +428,4 @@ def _content_pieces(message: Message, role: str, notices: Notices, traits: Trait
             opening = None
     if fields and not pieces:
         notices.append(Notice("fields_left_out", "fields of a message without content"))
-    return pieces if traits.breakpoints else _with_string(pieces, traits)
+    return pieces if traits.breakpoints else _with_string(pieces, traits, message.parts)

@@ -10,16 +10,13 @@ import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.values import (
-    Event,
     Message,
     Opaque,
-    Part,
     PartDelta,
     PartEnd,
     PartStart,
     Refusal,
     Reply,
-    ReplyEnd,
     ReplyFail,
     ReplyStart,
     StopReason,
@@ -27,7 +24,6 @@ from anaphora.values import (
     Thinking,
     ToolCall,
     Usage,
-    UsageUpdate,
 )
 from anaphora.wire.errors import from_json, write_failure
 from anaphora.wire.lenient import LenientDecoder
@@ -47,6 +43,7 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import (
+    EventWriter,
     left_out_choices,
     positive_counts,
     read_counts,
@@ -286,7 +283,7 @@ _FIELDS = {"text": "content", "refusal": "refusal"}
 _AS_PARTS = ""
 
 
-class StreamWriter:
+class StreamWriter(EventWriter):
     """Turns events into the bytes that OpenAI would send.
 
     Content that is only known at the end of a part (reasoning of an unknown field, extras) is
@@ -294,9 +291,9 @@ class StreamWriter:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._head, self._date, self._model = b"", b"0", b""
         """The beginning of every chunk, up to its choices."""
-        self._usage = Usage()
         self._fields: dict[int, str] = {}
         """The field of the delta that each open part is written to, by the part's index."""
         self._calls: dict[int, int] = {}
@@ -304,25 +301,11 @@ class StreamWriter:
         self._written: set[int] = set()
         """Parts whose text has been written."""
 
-    def write(self, event: Event) -> bytes:
-        if isinstance(event, ReplyStart):
-            self._head = b'{"id":%b,"object":"chat.completion.chunk","created":' % string(event.id)
-            self._date = b"%d" % (event.created or 0)
-            self._model = b',"model":%b,"choices":[' % string(event.model)
-            return self._delta(b'"role":"assistant","content":""')
-        if isinstance(event, PartStart):
-            return self._begin(event)
-        if isinstance(event, PartDelta):
-            return self._text(event.index, event.delta)
-        if isinstance(event, PartEnd):
-            return self._end_part(event.index, event.part)
-        if isinstance(event, UsageUpdate):
-            self._usage = event.usage
-            return b""
-        if isinstance(event, ReplyEnd):
-            return self._end(event.reply)
-        assert isinstance(event, ReplyFail)
-        return encode_event("", write_failure(event))
+    def _start(self, event: ReplyStart) -> bytes:
+        self._head = b'{"id":%b,"object":"chat.completion.chunk","created":' % string(event.id)
+        self._date = b"%d" % (event.created or 0)
+        self._model = b',"model":%b,"choices":[' % string(event.model)
+        return self._chunk_of(b'"role":"assistant","content":""')
 
     def _begin(self, event: PartStart) -> bytes:
         if event.kind in _FIELDS:
@@ -338,12 +321,13 @@ class StreamWriter:
     ) -> bytes:
         number = self._calls[index] = len(self._calls)
         function = b'{"name":%b,"arguments":%b}' % (string(name), string(arguments))
-        return self._delta(
+        return self._chunk_of(
             b'"tool_calls":[{"index":%d,"id":%b,"type":"function","function":%b%b}]'
             % (number, string(call_id), function, b"," + extras if extras else b"")
         )
 
-    def _text(self, index: int, text: str) -> bytes:
+    def _delta(self, event: PartDelta) -> bytes:
+        index, text = event.index, event.delta
         if index in self._calls:
             return self._call(index, b'"function":{"arguments":' + string(text) + b"}")
         field = self._fields.get(index)
@@ -352,11 +336,12 @@ class StreamWriter:
         self._written.add(index)
         if field == _AS_PARTS:
             texts = b'[{"type":"text","text":' + string(text) + b"}]"
-            return self._delta(b'"content":[{"type":"thinking","thinking":' + texts + b"}]")
-        return self._delta(string(field) + b":" + string(text))
+            return self._chunk_of(b'"content":[{"type":"thinking","thinking":' + texts + b"}]")
+        return self._chunk_of(string(field) + b":" + string(text))
 
-    def _end_part(self, index: int, part: Part) -> bytes:
+    def _end_part(self, event: PartEnd) -> bytes:
         """The rest of a part that is complete now."""
+        index, part = event.index, event.part
         if isinstance(part, ToolCall):
             extras = _without_index(own_members(part.extras, WIRE))
             if index not in self._calls:
@@ -371,11 +356,11 @@ class StreamWriter:
         if isinstance(part, Thinking):
             field = reasoning_field(part)
             if field == IN_CONTENT:
-                return self._delta(b'"content":[' + thinking_part(part) + b"]")
-            return self._delta(string(field) + b":" + string(part.text)) if field else b""
+                return self._chunk_of(b'"content":[' + thinking_part(part) + b"]")
+            return self._chunk_of(string(field) + b":" + string(part.text)) if field else b""
         if isinstance(part, Text | Refusal) and part.text:
             name = b'"content":' if isinstance(part, Text) else b'"refusal":'
-            return self._delta(name + string(part.text))
+            return self._chunk_of(name + string(part.text))
         return b""
 
     def _thinking_fields(self, part: Thinking) -> bytes:
@@ -386,22 +371,22 @@ class StreamWriter:
         if not extras:
             return b""
         rest = encode_members(extras)[1:-1]
-        return self._delta(b'"content":[{"type":"thinking","thinking":[],' + rest + b"}]")
+        return self._chunk_of(b'"content":[{"type":"thinking","thinking":[],' + rest + b"}]")
 
     def _opaque(self, part: Opaque) -> bytes:
         if part.provider != WIRE:
             return b""
         if part.kind == MESSAGE_FIELDS:
             members = bare_members(part.json, "json")
-            return self._delta(members) if members else b""
+            return self._chunk_of(members) if members else b""
         if part.kind == OTHER_CALL:
             key = -1 - len(self._calls)
             self._calls[key] = len(self._calls)
             return self._call(key, _without_index(decode_members(part.json)))
-        return self._delta(b'"content":[' + part.json.encode() + b"]")
+        return self._chunk_of(b'"content":[' + part.json.encode() + b"]")
 
     def _call(self, index: int, members: bytes) -> bytes:
-        return self._delta(b'"tool_calls":[{"index":%d,%b}]' % (self._calls[index], members))
+        return self._chunk_of(b'"tool_calls":[{"index":%d,%b}]' % (self._calls[index], members))
 
     def _end(self, reply: Reply) -> bytes:
         extras = own_members(reply.extras, WIRE)
@@ -417,6 +402,9 @@ class StreamWriter:
         if usage != Usage():
             written += self._chunk(b"", b'"usage":' + write_usage(usage), created)
         return written + encode_event("", b"[DONE]")
+
+    def _fail(self, event: ReplyFail) -> bytes:
+        return encode_event("", write_failure(event))
 
     def _further_choice(self, raw: bytes) -> bytes:
         """A further choice in one chunk."""
@@ -435,7 +423,7 @@ class StreamWriter:
         rest = encode_members(choice)[1:-1]
         return self._chunk(_choice(index, encode_members(delta)[1:-1], stop, rest))
 
-    def _delta(self, members: bytes) -> bytes:
+    def _chunk_of(self, members: bytes) -> bytes:
         return self._chunk(_choice(0, members, b"null"))
 
     def _chunk(self, choices: bytes, members: bytes = b"", created: bytes = b"") -> bytes:

@@ -13,13 +13,8 @@ from collections.abc import Callable
 import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import (
-    Delta,
-    Event,
-    Reply,
-    Usage,
-)
+from anaphora.errors import Parse
+from anaphora.values import Delta, Event, Reply, Usage
 from anaphora.wire.errors import from_json
 from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.reading import (
@@ -30,8 +25,8 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import left_out_choices, whole_body_events
-from anaphora.wire.sse import DONE, EventDecoder
+from anaphora.wire.replies import EventReader, left_out_choices
+from anaphora.wire.sse import DONE
 
 from . import types
 from .choice_builder import ChoiceBuilder
@@ -46,8 +41,8 @@ _decode_text = msgspec.json.Decoder(types.TextChunk).decode
 _IGNORED = ("object", "obfuscation")
 
 
-class StreamReader:
-    """Turns bytes into events. Call `close` when the connection ends."""
+class StreamReader(EventReader):
+    """The chunks of Chat's stream."""
 
     reply_fields: tuple[str, ...] = ()
     """Fields of deltas that are facts about the reply, kept in its extras."""
@@ -57,43 +52,18 @@ class StreamReader:
         path: str = "",  # noqa: ARG002
         read_body: Callable[[bytes], Reply] = read_reply,
     ) -> None:
-        self._sse = EventDecoder()
-        self._read_body = read_body
         self._choice = ChoiceBuilder()
-        self._build = self._choice.build
+        super().__init__(read_body, self._choice.build)
         self._fields: Members = {}
         """Fields of chunks that are kept in the reply's extras; the last value counts."""
         self._beside: Members = {}
         """Fields of deltas that are facts about the reply."""
         self._finished = False
 
-    def feed(self, data: bytes) -> list[Event]:
-        build = self._build
-        events: list[Event] = []
-        if data.startswith(b"data: ") and data.endswith(b"\n\n") and self._sse.idle:
-            # One event in each piece. (Several events are not one JSON value.)
-            try:
-                if (more := self._more_text(data[6:])) is not None:
-                    return [more]
-            except Parse:
-                pass  # raised again
-        try:
-            for payload in self._sse.feed(data):
-                if (more := self._more_text(payload)) is not None:
-                    events.append(more)
-                    continue
-                if payload.strip() == DONE:
-                    events += [] if build.ended else self._finish()
-                elif payload and not build.ended:
-                    self._read(payload, events)
-        except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(problem)
-        return events
-
     def _more_text(self, payload: bytes) -> Delta | None:
         """The event of a chunk with a piece of text and nothing else, as nearly every chunk is."""
         index = self._choice.text_index
-        if index is None or self._build.ended:
+        if index is None:
             return None
         try:
             (choice,) = _decode_text(payload).choices
@@ -102,18 +72,16 @@ class StreamReader:
         text = choice.delta.content
         return self._build.add_text(index, text) if text and not choice.index else None
 
-    def close(self) -> list[Event]:
-        """The connection ended. Without a finish reason before it, that is a failure."""
-        if self._build.ended:
-            return []
-        if self._finished:
-            return self._finish()
-        if self._sse.body is not None:
-            return whole_body_events(self._build, bytes(self._sse.body), self._read_body)
-        return self._build.fail(Transport("the stream ended before the answer did"))
+    def _is_complete(self) -> bool:
+        return self._finished
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
-        """Adds the events of a chunk: those before an error in it are kept."""
+        if (more := self._more_text(payload)) is not None:
+            events.append(more)
+            return
+        if payload.strip() in (b"", DONE):
+            events += self._finish() if payload.strip() else []
+            return
         chunk = {
             name: raw
             for name, raw in object_members(payload, "stream", reply_error).items()

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias, final
 
 import msgspec
 
-from anaphora.values import Ttl
+from anaphora.values import Extras, Ttl
+from anaphora.values.fields import FrozenExtras
 from anaphora.wire.breakpoints import Breakpoint
 from anaphora.wire.lenient import Partial, Whole
 from anaphora.wire.memo import MEMOS
@@ -27,6 +28,22 @@ MESSAGE_FIELDS = "message"
 #: In the extras of a reply: fields of its message that are facts about the reply.
 BESIDE = "choice.message"
 OTHER_CALL = "tool_call"
+
+#: Key in the extras: the form in which a request had a part that other forms mean as well. A text
+#: that is alone in a list, the `refusal` beside the content, and a call or result of the time
+#: before tools.
+FORM = "openai_chat.form"
+LISTED, BESIDE_CONTENT, LEGACY = (
+    FrozenExtras({FORM: f'"{form}"'}) for form in ("list", "field", "function")
+)
+#: In the extras of a call: the field of its limit, if that is the older one.
+OLD_LIMIT = FrozenExtras({FORM: '"max_tokens"'})
+
+
+def has_form(extras: Extras | None, form: Extras) -> bool:
+    """Whether a part or a call was read in that form."""
+    return extras is not None and extras.get(FORM) == form[FORM]
+
 
 #: Message fields in which hosts send reasoning, and the name for reasoning in a content part.
 REASONING_FIELDS = ("reasoning_content", "reasoning")

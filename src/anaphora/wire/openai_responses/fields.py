@@ -6,8 +6,6 @@ them with it. Names that the SDK lacks are sent by OpenAI's own Codex CLI 0.166,
 
 from __future__ import annotations
 
-from typing import Any
-
 from anaphora.rendered import Kind
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.tables import BlockType, Effect, Medium, RequestTable, names, request_fields
@@ -28,7 +26,6 @@ def _item(
     chunk: Kind = Kind.OTHER,
     inside: str = "",
     opaque: str = "",
-    plain: bool = False,
     by_app: bool = False,
     changes_tools: bool = False,
 ) -> BlockType:
@@ -38,19 +35,18 @@ def _item(
         shows=_SHOWN if inside else frozenset(),
         opaque=names(opaque) | CODEX_ITEM,
         members=names(members) | {"type"},
-        plain=plain,
         by_app=by_app,
         changes_tools=changes_tools,
     )
 
 
 def _input(chunk: Kind, medium: Medium | None = None, *data: str) -> BlockType:
-    return BlockType(chunk=chunk, markable=True, medium=medium, data=data, plain=medium is None)
+    return BlockType(chunk=chunk, markable=True, medium=medium, data=data)
 
 
 #: The types of items: ResponseInputItemParam.
 ITEMS = {
-    "message": _item("content id phase role status", inside="content", plain=True),
+    "message": _item("content id phase role status", inside="content"),
     "file_search_call": _item("id queries results status", opaque="results"),
     "computer_call": _item("action actions call_id id pending_safety_checks status"),
     "computer_call_output": _item(
@@ -61,22 +57,18 @@ ITEMS = {
         "arguments async call_id caller id name namespace status",
         chunk=Kind.TOOL_CALL,
         opaque="arguments",
-        plain=True,
     ),
     "function_call_output": _item(
         "call_id caller id name namespace output status",
         chunk=Kind.TOOL_RESULT,
         inside="output",
-        plain=True,
         by_app=True,
     ),
     "tool_search_call": _item("arguments call_id execution id status"),
     "tool_search_output": _item("call_id execution id status tools"),
     "additional_tools": _item("id role tools", by_app=True, changes_tools=True),
     "configuration_update": _item("id reasoning text", by_app=True),
-    "reasoning": _item(
-        "content encrypted_content id status summary", chunk=Kind.THINKING, plain=True
-    ),
+    "reasoning": _item("content encrypted_content id status summary", chunk=Kind.THINKING),
     "compaction": _item("encrypted_content id"),
     "image_generation_call": BlockType(
         data=("result",),
@@ -96,24 +88,13 @@ ITEMS = {
     "mcp_approval_request": _item("arguments id name server_label"),
     "mcp_approval_response": _item("approval_request_id approve id reason", by_app=True),
     "mcp_call": _item("approval_request_id arguments error id name output server_label status"),
-    "custom_tool_call_output": _item(
-        "call_id caller id output", inside="output", plain=True, by_app=True
-    ),
-    "custom_tool_call": _item(
-        "async call_id caller id input name namespace", opaque="input", plain=True
-    ),
+    "custom_tool_call_output": _item("call_id caller id output", inside="output", by_app=True),
+    "custom_tool_call": _item("async call_id caller id input name namespace", opaque="input"),
     "compaction_trigger": _item("id", by_app=True),
     "item_reference": _item("id", by_app=True),
     "program": _item("call_id code fingerprint id"),
     "program_output": _item("call_id id result status"),
 }
-
-
-def _is_whole(item: Any) -> bool:
-    """Whether an item is in the request, and not only its id."""
-    if item.type == "message":
-        return item.role is not None
-    return item.type != "reasoning" or bool(item.encrypted_content)
 
 
 #: Items that instruct the model, or are not known to be turns.
@@ -160,7 +141,6 @@ TABLE = RequestTable(
     messages="input",
     system="instructions",
     items=frozenset(ITEMS),
-    is_plain=_is_whole,
     marker=MARKER_PLACES[WIRE].member,
     unmarked_roles=names("assistant"),
     text="input_text",
@@ -172,11 +152,10 @@ TABLE = RequestTable(
             chunk=Kind.TEXT,
             opaque=names("annotations logprobs"),
             members=names("annotations logprobs text type"),
-            plain=True,
         ),
-        "refusal": BlockType(chunk=Kind.TEXT, members=names("refusal type"), plain=True),
-        "reasoning_text": BlockType(plain=True),
-        "summary_text": BlockType(plain=True),
+        "refusal": BlockType(chunk=Kind.TEXT, members=names("refusal type")),
+        "reasoning_text": BlockType(),
+        "summary_text": BlockType(),
         "input_image": _input(Kind.IMAGE, "images", "image_url"),
         "input_file": _input(Kind.DOCUMENT, "documents", "file_data"),
         "input_audio": _input(Kind.AUDIO, "audio", "input_audio.data"),

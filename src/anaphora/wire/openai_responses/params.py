@@ -54,6 +54,8 @@ class Traits(msgspec.Struct, frozen=True):
     """System text as `instructions`, or as the first `message`, which can carry breakpoints."""
     explicit: bool = False
     """Takes `prompt_cache_breakpoint` and `prompt_cache_options`."""
+    as_sent: bool = False
+    """Items stay as another program wrote them."""
     kept: bool = False
     """The slot is the original one of the system text, not the profile's."""
 
@@ -65,7 +67,10 @@ def traits_of(profile: Profile, slot: str | None = None) -> Traits:
         system_roles=system_roles(profile),
         system_slot=profile_value(profile, "system_slot", default.system_slot),
         explicit=profile_value(profile, "explicit_breakpoints", default.explicit),
+        as_sent=profile.as_sent,
     )
+    if profile.as_sent:
+        return msgspec.structs.replace(traits, system_slot=slot or "message")
     if slot is None or slot == traits.system_slot:
         return traits
     return msgspec.structs.replace(traits, system_slot=slot, kept=True)
@@ -150,12 +155,13 @@ def envelope(
 
 
 def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
-    _check_params(call, profile)
+    if not traits.as_sent:
+        _check_params(call, profile)
     tree = PARAMS.encode(call)
-    if not traits.explicit:
+    if not traits.explicit and not traits.as_sent:
         tree.pop("prompt_cache_options", None)
     fields = joined_fields(tree)
-    if call.ir.continuation is not None and continues(call):
+    if call.ir.continuation is not None and (traits.as_sent or continues(call)):
         previous = string(call.ir.continuation.previous_response_id)
         fields = {"previous_response_id": previous, **fields}
     return Envelope(
@@ -205,11 +211,11 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
         )
         notices.append(Notice("system_in_instructions", why, "system"))
     options = ("mode", "prewarm", "automatic", "compare_with")
-    notices += option_notices(call, options, NEAREST, explicit=traits.explicit)
+    notices += option_notices(call, options, NEAREST, explicit=traits.explicit or traits.as_sent)
     if cache.diagnose and cache.compare_with is None:
         why = "a diagnosis needs a response to compare with; left out"
         notices.append(Notice("cache_option_left_out", why, "cache.diagnose"))
-    if call.ir.continuation is not None:
+    if call.ir.continuation is not None and not traits.as_sent:
         notices += _continuation_notices(call)
     return [
         *notices,

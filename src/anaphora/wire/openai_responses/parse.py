@@ -45,6 +45,7 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.lenient import LenientDecoder, OtherBlock
+from anaphora.wire.memo import TOOL_LISTS
 from anaphora.wire.openai import (
     SystemPlace,
     keep_place,
@@ -62,7 +63,6 @@ from anaphora.wire.reading import (
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import TOOL_LISTS
 from anaphora.wire.walking import Walk
 
 from . import types
@@ -79,8 +79,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 @converts_errors(request_error)
-def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
-    """The call of a request; `InvalidRequest` names the field that is wrong."""
+def parse(body: bytes, path: str = "", first: int = 0) -> Call:  # noqa: ARG001
+    """The call of a request; `InvalidRequest` names the field that is wrong. With `first`, the
+    messages are those of a conversation after so many others."""
     request, unknown = _REQUEST.decode(body, "$", request_error)
     given = request.input
     items: list[ReadItem] | None = []
@@ -99,9 +100,9 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     if request.instructions is not None:
         kept = keep_place(None, SystemPlace(slot="instructions"))
         blocks = (PromptBlock("instructions", request.instructions, extras=kept),)
-    elif previous is None:
+    elif previous is None and not first:
         blocks, marks = _system_blocks(items, ttl)
-    conversation = _conversation(items, ttl, marks)
+    conversation = _conversation(items, ttl, marks, first)
     if marks:
         cache["marks"] = tuple(marks)
     ir = PromptIR(
@@ -135,7 +136,9 @@ def _read_raw(given: msgspec.Raw) -> list[ReadItem]:
     return [ItemReader(f"$.input[{i}]", request_error).read(raw) for i, raw in enumerate(raws)]
 
 
-def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> Conversation:
+def _conversation(
+    items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest], first: int
+) -> Conversation:
     """The items as messages; successive items of the assistant are one."""
     messages: list[tuple[Role, tuple[Part, ...]]] = []
     answer: list[Part] = []
@@ -151,12 +154,12 @@ def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> 
             messages.append(("assistant", tuple(answer)))
             answer = []
         if placed:
-            name = f"m{len(messages)}"
+            name = f"m{first + len(messages)}"
             marks += [PartMark(name, path, own or ttl, extras) for path, own, extras in placed]
         messages.append((role, parts))
     if answer:
         messages.append(("assistant", tuple(answer)))
-    return numbered(messages)
+    return numbered(messages, first)
 
 
 def _apart(part: Text, before: list[Part]) -> Text:

@@ -34,7 +34,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
-from anaphora.wire.markers import ONLY_MARKS, MarkLocation, policy_notices
+from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
 from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
@@ -43,6 +43,7 @@ from anaphora.wire.parts import (
     following_extras,
     note_foreign_fields,
     notices_below,
+    system_blocks_of,
     unknown_role,
 )
 from anaphora.wire.rendering import (
@@ -55,7 +56,6 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
-from anaphora.wire.splitting import BEFORE_BRACE
 
 from .fields import APP_ITEMS
 from .items import (
@@ -96,7 +96,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     same = continued(call, profile, previous, WIRE, None, _adding, close)
     if same is not None:
         return same
-    blocks = call.ir.system_field_blocks()
+    blocks = system_blocks_of(call, profile)
     place = place_of(blocks)
     # JSON mode requires that a message mentions JSON.
     in_message = "message" if call.params.output == "json" else None
@@ -124,7 +124,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     runs = [*system, *listed, *held, *sent]
     unsent = [*(system if leads else []), *held] if held else []
     # Messages sent after a stored response are part of it next turn, joined differently.
-    fresh = sent[0] if sent and continues(call) else None
+    fresh = sent[0] if sent and continues(call) and not profile.as_sent else None
     body = [*before, *sent]
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
@@ -137,7 +137,8 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages, fresh),
         markers=MARKERS if traits.explicit else {},
         nearest=NEAREST,
-        locate=lambda mark: _locate(mark, call, runs, traits, unsent),
+        locate=lambda mark: _locate(mark, call, profile, runs, traits, unsent),
+        markers_of_wire=MARKERS,
         notices=(*foreign, *notices),
         body_order=None if body == runs else tuple(map(runs.index, body)),
         request_markers=AUTOMATIC if traits.explicit else {},
@@ -149,12 +150,18 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
 
 
 def _locate(
-    mark: MarkRequest, call: Call, runs: list[ChunkRun], traits: Traits, held: list[ChunkRun]
+    mark: MarkRequest,
+    call: Call,
+    profile: Profile,
+    runs: list[ChunkRun],
+    traits: Traits,
+    held: list[ChunkRun],
 ) -> MarkLocation:
-    if isinstance(mark, BlockMark) and traits.explicit and traits.system_slot != "message":
+    explicit = traits.explicit or profile.as_sent
+    if isinstance(mark, BlockMark) and explicit and traits.system_slot != "message":
         return "instructions cannot carry a breakpoint"
     places = partial(_mark_places, traits=traits)
-    return locate(mark, call, runs, places, explicit=traits.explicit, held=held)
+    return locate(mark, call, profile, runs, places, explicit=traits.explicit, held=held)
 
 
 def _system_run(
@@ -174,7 +181,9 @@ def _system_run(
         lead, place = INPUT + message_opening(role, fields), "input[0].content"
     else:
         source, render = ir.system_field(), _instruction_log
-        if came_from.slot is None or not source.strip():
+        if traits.as_sent:
+            source = blocks[0].text if blocks else ""
+        elif came_from.slot is None or not source.strip():
             source = source.strip()
         lead, place = INSTRUCTIONS, "instructions"
     if not source:
@@ -239,7 +248,7 @@ def _messages(
             place="input",
         )
 
-    if not continues(call):
+    if traits.as_sent or not continues(call):
         return [], *joined(call.ir.body_runs(), previous, after_system)
     known, new = _continued(call.ir)
     held, notices = joined(known, previous, after_system)
@@ -329,7 +338,7 @@ def lay_out(
         piece = encode_at(path, encode_part, part, notices, role, easy)
         if piece is None:
             continue
-        if piece.kind is Kind.THINKING and not followed(position):
+        if piece.kind is Kind.THINKING and not traits.as_sent and not followed(position):
             notices += notices_below((UNFINISHED_REASONING,), path)
             continue
         if not piece.in_message:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
+from anaphora.errors import Parse, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.errors import ErrorObject, from_object
 from anaphora.wire.lenient import LenientDecoder
@@ -24,8 +24,8 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import ReplyBuilder, whole_body_events
-from anaphora.wire.sse import DONE, EventDecoder
+from anaphora.wire.replies import EventReader, ReplyBuilder
+from anaphora.wire.sse import DONE
 
 from .reply import read_output, read_reply
 from .types import NULL, WIRE, CallHead, ItemHead, PartHead, ResponseHead, StreamEvent
@@ -34,10 +34,6 @@ _EVENT: LenientDecoder[StreamEvent] = LenientDecoder(StreamEvent)
 _decode = _EVENT.strict
 
 _TEXT_DELTA = "response.output_text.delta"
-
-#: The bytes before the data of most events.
-_DELTA_LEAD = b"event: response.output_text.delta\ndata: "
-_DELTA_SIZE = len(_DELTA_LEAD)
 
 #: Deltas, with the types of their item and its part.
 _DELTAS = {
@@ -64,17 +60,17 @@ class _OpenItem:
         """The parts of the finished item, by content index."""
 
 
-class StreamReader:
-    """Turns bytes into events. Call `close` when the connection ends."""
+class StreamReader(EventReader):
+    """The events of a response's stream."""
+
+    unfinished = "the stream ended before response.completed"
 
     def __init__(
         self,
         path: str = "",  # noqa: ARG002
         read_body: Callable[[bytes], Reply] = read_reply,
     ) -> None:
-        self._sse = EventDecoder()
-        self._read_body = read_body
-        self._build = ReplyBuilder()
+        super().__init__(read_body, ReplyBuilder())
         self._items: dict[int, _OpenItem] = {}
         self._by_id: dict[str, int] = {}
         self._last = -1
@@ -82,45 +78,21 @@ class StreamReader:
         self._texts: dict[tuple[int | None, int | None], int] = {}
         """The text parts by output and content index: most events are more text."""
 
-    def feed(self, data: bytes) -> list[Event]:
-        build, texts = self._build, self._texts
-        if data.startswith(_DELTA_LEAD) and data.endswith(b"\n\n") and self._sse.idle:
-            # One event in each piece. (Several events are not one JSON value.)
-            try:
-                event = _decode(data[_DELTA_SIZE:])
-                if event.type == _TEXT_DELTA and event.delta is not None:
-                    index = texts[event.output_index, event.content_index]
-                    return [build.add_text(index, event.delta)]
-            except (*DECODE_ERRORS, KeyError, Parse):
-                pass
-        events: list[Event] = []
-        add_text = build.add_text
+    def _read(self, payload: bytes, events: list[Event]) -> None:
         try:
-            for payload in self._sse.feed(data):
-                if build.ended:
-                    break
-                try:
-                    event = _decode(payload)
-                except DECODE_ERRORS:
-                    events += self._separate(payload)
-                    continue
-                if event.type == _TEXT_DELTA and event.delta is not None:
-                    part = texts.get((event.output_index, event.content_index))
-                    if part is not None:
-                        events.append(add_text(part, event.delta))
-                        continue
-                events += self._on(event)
-        except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(problem)
-        return events
+            event = _decode(payload)
+        except DECODE_ERRORS:
+            events += self._separate(payload)
+            return
+        if event.type == _TEXT_DELTA and event.delta is not None:
+            part = self._texts.get((event.output_index, event.content_index))
+            if part is not None:
+                events.append(self._build.add_text(part, event.delta))
+                return
+        events += self._on(event)
 
-    def close(self) -> list[Event]:
-        """The connection ended. Without the last event before it, that is a failure."""
-        if self._build.ended:
-            return []
-        if self._sse.body is not None:
-            return whole_body_events(self._build, bytes(self._sse.body), self._read_body)
-        return self._build.fail(Transport("the stream ended before response.completed"))
+    def _is_complete(self) -> bool:
+        return False
 
     def _separate(self, payload: bytes) -> list[Event]:
         """An event with unknown fields, which are left out with a notice."""

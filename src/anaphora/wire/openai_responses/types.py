@@ -153,7 +153,8 @@ class TextOptions(Strict, frozen=True):
 
 
 class ResponsesRequest(Strict, frozen=True, kw_only=True):
-    model: str
+    model: str = ""
+    """A stored prompt may name it."""
     input: Whole[str | list[Item] | None] = None
     instructions: str | None = None
     tools: msgspec.Raw = NULL

@@ -12,7 +12,6 @@ import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.values import (
-    Event,
     Opaque,
     Part,
     PartDelta,
@@ -20,7 +19,6 @@ from anaphora.values import (
     PartStart,
     Refusal,
     Reply,
-    ReplyEnd,
     ReplyFail,
     ReplyStart,
     StopReason,
@@ -29,10 +27,10 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
     Usage,
-    UsageUpdate,
 )
 from anaphora.wire.parts import closing, extra_members, following_extras, own_usage
 from anaphora.wire.reading import decode_members
+from anaphora.wire.replies import EventWriter
 from anaphora.wire.sse import encode_event
 
 from .items import (
@@ -221,7 +219,7 @@ _DELTAS = {
 }
 
 
-class StreamWriter:
+class StreamWriter(EventWriter):
     """Turns events into the bytes that OpenAI would send.
 
     A part's item begins with its first delta, or at its end if it has none: some parts are left
@@ -230,6 +228,7 @@ class StreamWriter:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._number = 0
         self._reply_id = ""
         self._created: float | None = None
@@ -246,26 +245,19 @@ class StreamWriter:
         self._waiting: list[PartEnd] = []
         """Parts that ended while another was open."""
 
-    def write(self, event: Event) -> bytes:
-        if isinstance(event, ReplyStart):
-            return self._start(event)
-        if isinstance(event, PartStart):
-            self._open[event.index] = event, []
-            if event.kind in _MESSAGE_KINDS or self._current is not None:
-                return b""
-            return self._close_message()
-        if isinstance(event, PartDelta):
-            return self._on_delta(event)
-        if isinstance(event, PartEnd):
-            if self._current not in (None, event.index):
-                self._waiting.append(event)
-                return b""
-            return self._on_end(event) + self._write_waiting()
-        if isinstance(event, UsageUpdate):
-            return b""  # the last event has the counts
-        if isinstance(event, ReplyEnd):
-            return self._write_waiting() + self._close_message() + self._end(event.reply)
-        assert isinstance(event, ReplyFail)
+    def _begin(self, event: PartStart) -> bytes:
+        self._open[event.index] = event, []
+        if event.kind in _MESSAGE_KINDS or self._current is not None:
+            return b""
+        return self._close_message()
+
+    def _end_part(self, event: PartEnd) -> bytes:
+        if self._current not in (None, event.index):
+            self._waiting.append(event)
+            return b""
+        return self._on_end(event) + self._write_waiting()
+
+    def _fail(self, event: ReplyFail) -> bytes:
         code = b"null" if event.code is None else string(event.code)
         members = b',"code":%b,"message":%b,"param":null' % (code, string(event.message))
         return self._close_message() + self._event("error", members)
@@ -290,12 +282,12 @@ class StreamWriter:
         created = self._event("response.created", members)
         return created + self._event("response.in_progress", members)
 
-    def _on_delta(self, event: PartDelta) -> bytes:
+    def _delta(self, event: PartDelta) -> bytes:
         if event.index not in self._open:
             return b""
         start, held = self._open[event.index]
         if event.index == self._current:
-            return self._delta(start.kind, event.delta)
+            return self._text(start.kind, event.delta)
         held.append(event.delta)
         if self._current is not None or start.kind not in _DELTAS:
             return b""
@@ -303,7 +295,7 @@ class StreamWriter:
         if beginning is None:
             return b""
         self._current = event.index
-        return beginning + self._begin(start.kind) + self._delta(start.kind, "".join(held))
+        return beginning + self._begin_part(start.kind) + self._text(start.kind, "".join(held))
 
     def _write_waiting(self) -> bytes:
         self._current = None
@@ -320,9 +312,9 @@ class StreamWriter:
             return b""
         if isinstance(part, Thinking) and not part.text:
             return beginning + self._done(part)  # its summary has no part
-        written = beginning + self._begin(kind)
+        written = beginning + self._begin_part(kind)
         if held:
-            written += self._delta(kind, "".join(held))
+            written += self._text(kind, "".join(held))
         return written + self._done(part)
 
     def _begin_item(self, part: Part, own_id: str | None = None) -> bytes | None:
@@ -347,14 +339,14 @@ class StreamWriter:
             item = _REASONING % string(own)
         return self._close_message() + self._added(own, item)
 
-    def _begin(self, kind: str) -> bytes:
+    def _begin_part(self, kind: str) -> bytes:
         """The event between an item's beginning and its text."""
         if kind not in _PARTS:
             return b""
         name, part = _PARTS[kind]
         return self._event(f"response.{name}.added", self._place(kind) + b',"part":' + part)
 
-    def _delta(self, kind: str, text: str) -> bytes:
+    def _text(self, kind: str, text: str) -> bytes:
         name = _DELTAS.get(kind)
         if name is None:
             return b""
@@ -412,9 +404,11 @@ class StreamWriter:
         return self._item + b',"content_index":%d' % len(self._message or ())
 
     def _end(self, reply: Reply) -> bytes:
+        last = self._write_waiting() + self._close_message()
         status = write_stop(reply)[0]
         name = status if status in ("incomplete", "failed") else "completed"
-        return self._event(f"response.{name}", b',"response":' + write_reply(reply, self._created))
+        response = b',"response":' + write_reply(reply, self._created)
+        return last + self._event(f"response.{name}", response)
 
 
 def _begun_part(start: PartStart, text: str) -> Part:

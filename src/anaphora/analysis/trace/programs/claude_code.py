@@ -4,13 +4,20 @@ Each line is one block of a message, linked to the one before it by `parentUuid`
 reply are on lines of their own that share the message's id and repeat its usage. The results of
 parallel tool calls are linked to the lines of their calls. So the lines are a tree; every path from
 a root to a leaf is a conversation, and a call belongs to the first that contains it. After
-`compact_boundary` a message with `isCompactSummary` begins another tree. A resumed session may be a
-file of its own that repeats all lines. System prompt and tools are not in the file.
+`compact_boundary` a message with `isCompactSummary` begins another tree. A resumed session goes on
+in its file, after `/exit` or a `SessionStart:resume` hook, or in a file of its own that repeats all
+lines. System prompt and tools are not in the file.
+
+A typed prompt carries the permission mode and, as far as seen up to version 2.1.39, the thinking
+setting; slash commands, plans and skills carry none, and are sent without thinking. A line with
+`prompt_cache` is one for a status line, if a user logs it there: `last_miss_cause` is the program's
+own diagnosis. Whether `last_miss_at` is the beginning or the end of the call is not documented.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from bisect import bisect_left
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,12 +34,25 @@ from anaphora.analysis.trace.log_lines import (
     seconds,
 )
 from anaphora.cache.verdict import Diagnosis
-from anaphora.cache.verdict.diagnosis import anthropic_diagnosis
+from anaphora.cache.verdict.diagnosis import anthropic_diagnosis, claude_code_diagnosis
 from anaphora.wording import counted
 
 #: Lines about a change of the history: all of it, or the results of tools in it.
 _BOUNDARIES = {"compact_boundary": "compaction", "microcompact_boundary": "edit"}
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
+#: What the program writes before a skill's text, and when a session ends.
+_SKILL, _EXIT = "Base directory for this skill", "<command-name>/exit</command-name>"
+#: Seconds by which times of the status line may differ from those of messages.
+_ROUNDED = 1.0
+
+
+class Prompt(NamedTuple):
+    """The settings of a message that is not the result of a tool."""
+
+    version: str
+    thinking: str | None
+    mode: str | None
+    is_skill: bool
 
 
 class SessionNode(msgspec.Struct, eq=False):
@@ -48,6 +68,8 @@ class SessionNode(msgspec.Struct, eq=False):
     effort: str | None = None
     agent: str | None = None
     """The kind of subagent that wrote it."""
+    is_main: bool = True
+    prompt: Prompt | None = None
     diagnosis: Diagnosis | None = None
     id: str = ""
     """Of a reply: the message's id, or that of the request."""
@@ -110,6 +132,10 @@ class ClaudeCodeSession:
         self._order: LineOrder[tuple[str, dict[str, Any]]] = LineOrder()
         self._boundaries: dict[str, str] = {}
         """By id, lines without a message after a boundary, and the kind of the boundary."""
+        self._with_thinking: set[str] = set()
+        """Versions of the program that record the thinking setting."""
+        self._reported: dict[tuple[str, float], Diagnosis] = {}
+        """The program's own diagnoses, by session and time of the miss."""
         self._repeated = 0
         self._problems: list[Problem] = []
 
@@ -128,7 +154,8 @@ class ClaudeCodeSession:
         if "parentUuid" in fields:
             node = self._by_uuid.get(parent) if isinstance(parent, str) else None
             node = node.taken_by or node if node is not None else None
-        boundary = _BOUNDARIES.get(str(fields.get("subtype"))) or self._boundaries.get(str(parent))
+        self._read_status(fields)
+        boundary = _boundary(fields) or self._boundaries.get(str(parent))
         try:
             read = self._message(place, fields, node)
         except ValueError as error:
@@ -156,17 +183,54 @@ class ClaudeCodeSession:
             node.add("" if content is None else content, at)
             if fields.get("isCompactSummary"):
                 node.began_by = "compaction"
+            elif parent is None or node is not parent.results:
+                node.prompt = self._prompt(fields, content)
+                if isinstance(content, str) and content.startswith(_EXIT):
+                    node.began_by = "resume"  # of the call that follows
             return node
         if fields.get("type") == "assistant" and message.get("model") != "<synthetic>":
             node = self._reply(place, message, parent)
             node.id = node.id or str(fields.get("requestId") or "")
             effort, agent = fields.get("effort"), fields.get("attributionAgent")
             node.effort = effort if isinstance(effort, str) else node.effort
-            if fields.get("isSidechain") is True and isinstance(agent, str):
+            node.is_main = fields.get("isSidechain") is not True
+            if not node.is_main and isinstance(agent, str):
                 node.agent = agent
             node.add(message.get("content") or [], at)
             return node
         return None
+
+    def _prompt(self, fields: dict[str, Any], content: object) -> Prompt:
+        version, mode = str(fields.get("version") or ""), fields.get("permissionMode")
+        thinking = _thinking(fields.get("thinkingMetadata"))
+        if thinking is not None:
+            self._with_thinking.add(version)
+        first = content[0] if isinstance(content, list) and content else content
+        text = str(first.get("text") if isinstance(first, dict) else first)
+        is_skill = fields.get("isMeta") is True and text.startswith(_SKILL)
+        known = isinstance(mode, str) and mode.isidentifier()
+        return Prompt(version, thinking, mode if known else None, is_skill)
+
+    def _read_status(self, fields: dict[str, Any]) -> None:
+        """The program's own diagnosis of its last miss, in what it sends to a status line."""
+        cache = fields.get("prompt_cache")
+        if not isinstance(cache, dict):
+            return
+        found = claude_code_diagnosis(cache.get("last_miss_cause"))
+        at = seconds(cache.get("last_miss_at"))
+        if found is not None and at is not None:
+            self._reported[str(fields.get("session_id") or ""), at] = found
+
+    def _add_reported(self) -> None:
+        """Adds the program's own diagnoses to the calls of the main conversation."""
+        calls = [(one.ended or 0.0, one) for one in self.nodes if one.is_main and one.usage]
+        calls.sort(key=lambda pair: pair[0])
+        ends = [ended for ended, _ in calls]
+        for (session, at), diagnosis in self._reported.items():
+            for _, call in calls[(first := bisect_left(ends, at - _ROUNDED)) : first + 1]:
+                sent = None if call.parent is None else call.parent.ended
+                if session in ("", self.id) and sent is not None and sent <= at + _ROUNDED:
+                    call.diagnosis = call.diagnosis or diagnosis
 
     def traces(self, file: str) -> list[TraceEntry]:
         for line in self._order.rest():
@@ -174,6 +238,7 @@ class ClaudeCodeSession:
         if self._order.moved:
             for node in self.nodes:
                 node.sort()
+        self._add_reported()
         self._problems += self._order.problems(file)
         if self._repeated:
             lines = f"{counted(self._repeated, 'line')} repeated in the same file: read once"
@@ -185,7 +250,8 @@ class ClaudeCodeSession:
         branches = BranchBudget()
         branches.add(len(self.nodes))
         leaves = branches.kept([node for node in self.nodes if node.is_leaf])
-        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves]
+        id, versions = self.id or file, self._with_thinking
+        found = [_conversation(leaf, id, taken, versions) for leaf in leaves]
         return [*(one for one in found if one is not None), *branches.problems(file)]
 
     def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
@@ -248,7 +314,27 @@ class ClaudeCodeSession:
         return node
 
 
-def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrace | None:
+def _boundary(fields: dict[str, Any]) -> str | None:
+    """What a line without a message says about the history after it."""
+    about = fields.get("data") or fields.get("attachment")
+    if isinstance(about, dict) and about.get("hookName") == "SessionStart:resume":
+        return "resume"
+    return _BOUNDARIES.get(str(fields.get("subtype")))
+
+
+def _thinking(metadata: object) -> str | None:
+    """The thinking setting of a prompt: a budget in tokens, or a level in older versions."""
+    if not isinstance(metadata, dict):
+        return None
+    setting = str(metadata.get("maxThinkingTokens", metadata.get("level", "")))
+    if metadata.get("disabled") is True or setting == "0":
+        return "none"
+    return setting if setting.isalnum() and setting != "None" else None
+
+
+def _conversation(
+    leaf: SessionNode, session: str, taken: set[int], with_thinking: set[str]
+) -> FoundTrace | None:
     """The path from the root to a leaf, with the calls that no earlier path has."""
     path: list[SessionNode] = []
     node: SessionNode | None = leaf
@@ -259,8 +345,15 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
     calls: list[TraceCall] = []
     replies: list[SessionNode] = []
     began_by: Any = None
+    thinking: str | None = None
+    mode: str | None = None
+    skill = False
     for index, node in enumerate(path):
         began_by = node.began_by or began_by
+        if (prompt := node.prompt) is not None:
+            recorded = prompt.version in with_thinking
+            thinking = prompt.thinking or ("none" if recorded else None)
+            mode, skill = prompt.mode or mode, skill or prompt.is_skill
         if node.role != "assistant" or node.usage is None:
             continue
         if id(node) in taken:
@@ -275,11 +368,14 @@ def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrac
             model=node.model if node.model != first.model else None,
             began_by=began_by,
             effort=node.effort,
+            thinking=thinking,
+            permission_mode=mode,
+            loaded_skill=skill,
             diagnosis=node.diagnosis,
         )
         replies.append(node)
         calls.append(call)
-        began_by = None
+        began_by, skill = None, False
     if not replies:
         return None
     taken.update(map(id, replies))

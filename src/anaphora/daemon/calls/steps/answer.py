@@ -21,10 +21,10 @@ from anaphora.daemon.calls.call import (
     StreamPiece,
 )
 from anaphora.daemon.calls.pipeline import CallStep, CallTools
-from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import Timeout
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 from anaphora.wire.response_headers import REQUEST_IDS
+from anaphora.wire.strict_json import LARGE
 
 from .settle import own_reads
 
@@ -226,9 +226,14 @@ class JudgeCache(CallStep):
 
 def _takes_long(call: AppCall) -> bool:
     """Whether a large part of a prompt is compared."""
-    earlier = None if call.remembered is None else call.remembered.earlier
-    if earlier is None or call.is_large:
-        return earlier is not None
+    remembered = call.remembered
+    if remembered is None:
+        return False
+    earlier, last = remembered.earlier, remembered.last
+    if call.is_large:
+        return earlier is not None or last is not None
+    if earlier is None:
+        return last is not None and last.sent.rendered.size > LARGE
     before = earlier.call.sent.rendered
     return before.size - before.offset(min(earlier.chunks, len(before))) > LARGE
 

@@ -20,6 +20,7 @@ from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.response import largest_shares
 from anaphora.client.target import Target
 from anaphora.daemon.access.granted_models import FIELD, hides_model, no_bound_error
+from anaphora.daemon.access.handles import stored_tokens
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
@@ -35,18 +36,18 @@ from anaphora.daemon.calls.translation import (
     with_members,
 )
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.facts.handles import stored_tokens
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan
+from anaphora.rendered.request_log import droppable
 from anaphora.tokens import Counts, for_model
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
+from anaphora.wire.cutting import cut
 from anaphora.wire.dialect.addresses import path_for, sent_body
 from anaphora.wire.elements import DecodedBody
-from anaphora.wire.facts.reading import read_facts
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
 
@@ -255,7 +256,7 @@ def _split(
         body = with_members(body, members, changes)
         members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
     decoded = DecodedBody(members, request.elements)
-    rendered = for_model(endpoint.wire.split(decoded, (), path), target.profile)
+    rendered = for_model(droppable(cut(endpoint.wire, body, path)), target.profile)
     own, hints = own_plan(rendered, rules, members), hints_of({}, members)
     read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
     if call.is_large:
@@ -287,14 +288,7 @@ def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBo
 def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Notice]) -> FilledBody:
     """The request with the fields that the grant requires."""
     grant, facts = call.app.grant.llm, call.given
-    if facts is None:
-        facts = read_facts(
-            target.endpoint.wire_name,
-            request.members,
-            request.path,
-            request.headers,
-            request.elements,
-        )
+    assert facts is not None
     filled = FilledBody(request.body, request.members)
     if facts.max_tokens is None:
         features = target.endpoint.features

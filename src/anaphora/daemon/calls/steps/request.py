@@ -26,6 +26,7 @@ from anaphora.daemon.access.granted_models import (
     refusal,
     storing_provider,
 )
+from anaphora.daemon.access.handles import check_references, references, stored_tokens
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.clamping import clamp_call, clamp_request
 from anaphora.daemon.calls.pipeline import CallStep, CallTools
@@ -34,22 +35,21 @@ from anaphora.daemon.endpoints.body import (
     AppBodies,
     CallBody,
     read_json_bytes,
-    read_whole,
 )
 from anaphora.daemon.endpoints.headers import PROVIDER, check_options, forwarded_headers
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import Face, Route
-from anaphora.daemon.facts.handles import Reference, check_references, stored_tokens
-from anaphora.daemon.facts.strict_json import is_heavy
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import WireRequest
-from anaphora.errors import AnaphoraError, Denied, InvalidRequest, NotGranted, StoreUnavailable
+from anaphora.errors import Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.values import Notice
-from anaphora.wire.facts.reading import read_new_facts
-from anaphora.wire.facts.request import RequestFacts, facts_before
+from anaphora.wire.permissions.facts import CallFacts
+from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import encode_members
+from anaphora.wire.strict_json import is_heavy
+from anaphora.wire.tables import request_table
 
 T = TypeVar("T")
 
@@ -86,10 +86,8 @@ class PermitCall(CallStep):
         try:
             targets, hops = self.find_targets(call)
             if len(targets) > 1:
-                if call.is_large:
-                    key = await tools.off_loop.run(app.id, lambda: _route_key(call))
-                else:
-                    key = _route_key(call)
+                assert call.call is not None
+                key = conversation_key(call.call)
                 targets = SessionRoute(targets, hops).order(lambda: key, time.monotonic())
             if call.is_large:
                 facts = await tools.off_loop.run(app.id, lambda: _checked(call, targets))
@@ -170,26 +168,24 @@ def _is_alias(model: str, targets: tuple[Target, ...]) -> bool:
     return any(each.model == name_at(each.endpoint.resolved, model) for each in targets)
 
 
-def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
+def _checked(call: AppCall, targets: tuple[Target, ...]) -> CallFacts | None:
     """The facts of a request of a wire, checked against the grant. A call of JSON-RPC is checked
     when it is rendered."""
     request, grant = call.request, call.app.grant.llm
-    if request is None:
-        if call.call is not None and (lowered := clamp_call(call.call, grant)) is not None:
-            call.call, notice = lowered
+    assert call.call is not None
+    if (lowered := clamp_call(call.call, grant)) is not None:
+        call.call, notice = lowered
+        if request is None:
             call.notices += (notice,)
+    if request is None:
         return None
     name = request.wire
     for target in targets:
         if target.endpoint.base_wire == name:
             name = target.endpoint.wire_name
             break
-    members, path, headers = request.members, request.path, request.headers
-    facts, elements = None, request.elements
-    if elements is not None:
-        facts = facts_before((name, path, headers), request.wire, members, elements)
-    if facts is None:
-        facts = read_new_facts(name, members, path, headers, elements)
+    assert call.content is not None
+    facts = read_facts(name, request.members, call.content, request.path, request.headers)
     clamps = grant.over_max_tokens == "clamp"
     if clamps and (clamped := clamp_request(request, facts, grant)) is not None:
         request = call.request = clamped.request
@@ -199,13 +195,6 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
     if grant.approved_prompt is not None:
         check_prompt(facts, grant, request.members, request.elements)
     return facts
-
-
-def _route_key(call: AppCall) -> bytes:
-    if call.call is not None:
-        return conversation_key(call.call)
-    assert call.request is not None
-    return conversation_key(parse_request(call.request, call.app.grant.llm))
 
 
 class ReadBody(CallStep):
@@ -252,21 +241,6 @@ class ReadBody(CallStep):
                 members = body.members
                 if in_path:
                     members, _ = face.plain_request(route, members)
-        rows: tuple[HandleRow, ...] = ()
-        if face.keeps_objects:
-            try:
-                rows = await self._referred(call, route, body)
-            except Denied as error:
-                self._tools.denials.add(app, call.method, error, request_id=call.request_id)
-                raise
-        if body.outline is not None:
-            facts = await self._work(call, lambda: body.facts(refers=bool(rows)))
-            self._bodies.keep(body, facts)
-        call.body, call.notices = body, notices
-        call.provider = exchange.headers.get(PROVIDER)
-        call.stored_at = rows[0].provider if rows else None
-        call.model = face.model_of(route, body.value)
-        call.stream = face.is_stream(route, body.value)
         call.request = WireRequest(
             wire=route.wire,
             path=_counted_path(route.path) if route.operation == "count" else route.path,
@@ -275,6 +249,21 @@ class ReadBody(CallStep):
             headers=headers,
             elements=body.elements,
         )
+        await self._work(call, lambda: parse_request(call))
+        rows: tuple[HandleRow, ...] = ()
+        if face.keeps_objects:
+            try:
+                rows = await self._referred(call, route, body)
+            except Denied as error:
+                self._tools.denials.add(app, call.method, error, request_id=call.request_id)
+                raise
+        if body.outline is not None:
+            self._bodies.keep(body, await self._work(call, body.facts))
+        call.body, call.notices = body, notices
+        call.provider = exchange.headers.get(PROVIDER)
+        call.stored_at = rows[0].provider if rows else None
+        call.model = face.model_of(route, body.value)
+        call.stream = face.is_stream(route, body.value)
 
     async def _read(self, call: AppCall, route: Route, data: bytes) -> CallBody:
         reading = self._bodies.reading(call.app.owner, route.wire, data)
@@ -290,20 +279,12 @@ class ReadBody(CallStep):
 
     async def _referred(self, call: AppCall, route: Route, body: CallBody) -> tuple[HandleRow, ...]:
         """The rows of the stored objects that a body names."""
-        owner = call.app.owner
-        try:
-            found = await self._work(call, lambda: tuple(body.references()))
-            return await check_references(self._store, owner, found) if found else ()
-        except AnaphoraError:
-            if not body.known:
-                raise
-
-        def whole() -> tuple[Reference, ...]:
-            """Reading the whole body raises the error."""
-            return tuple(read_whole(route.wire, body.data, by_pieces=True).references())
-
-        found = await self._tools.off_loop.run(call.app.id, whole)
-        return await check_references(self._store, owner, found)
+        table, content = request_table(route.wire), call.content
+        assert content is not None
+        kept = (table.messages, table.system)
+        fields = {name: value for name, value in body.value.items() if name not in kept}
+        found = await self._work(call, lambda: tuple(references(fields, content)))
+        return await check_references(self._store, call.app.owner, found) if found else ()
 
 
 def _joined(given: Mapping[str, str], named: Mapping[str, str]) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -14,8 +15,9 @@ from anaphora.client.costs.bounds import HISTORY_KINDS
 from anaphora.daemon.store import HandleKind, HandleRow
 from anaphora.daemon.store.interface import Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
-from anaphora.wire.facts.request import RequestFacts
-from anaphora.wire.facts.stored import stored_id, stored_objects
+from anaphora.wire.permissions.content import CallContent
+from anaphora.wire.permissions.facts import CallFacts
+from anaphora.wire.permissions.stored import items_without_type, stored_id, stored_objects
 
 _NOT_FOUND_CODES: dict[str, str] = {"response": "previous_response_not_found"}
 
@@ -26,10 +28,10 @@ class Reference(msgspec.Struct, frozen=True):
     param: str
 
 
-def references(value: dict[str, Any]) -> Iterator[Reference]:
-    """The stored objects named in a decoded request. Raises `NotGranted` for one that belongs to no
-    app, and `RequestRejected` for an invalid id."""
-    for found in stored_objects(value):
+def references(fields: dict[str, Any], content: CallContent) -> Iterator[Reference]:
+    """The stored objects that a request names in its decoded fields and in its messages. Raises
+    `NotGranted` for one that belongs to no app, and `RequestRejected` for an invalid id."""
+    for found in chain(items_without_type(fields), stored_objects(fields), content.stored):
         check_kind(found.kind, found.name)
         if found.problem:
             raise RequestRejected(found.problem, status=400, param=found.name)
@@ -77,7 +79,7 @@ async def check_references(
 
 
 async def stored_tokens(
-    store: Store, app: str, facts: RequestFacts, provider: str | None = None
+    store: Store, app: str, facts: CallFacts, provider: str | None = None
 ) -> int | None:
     """The maximum tokens of the history behind a request's handles; None if the size of one is
     unknown. Raises `NotFound` for a handle that is not the app's own, or is at another provider."""

@@ -15,29 +15,30 @@ each byte: a body of 250 KB may be one text, or 6,000 tools.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import InvalidRequest, RequestRejected, TooLarge
-from anaphora.wire.reading import (
+
+from .reading import (
     DECODE_ERRORS,
     Members,
     decode_elements,
     decode_members,
     decode_reason,
 )
-from anaphora.wire.spans import document_span, member_spans
+from .spans import document_span, member_spans
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 #: Keys quoted in errors are cut to this length.
 SHOWN = 64
+LARGE = 256 * 1024
+"""A body with more new bytes than this is read in a thread,"""
 HEAVY = 1_000
-"""JSON with more values than this is processed in a thread."""
+"""and JSON with more values than this."""
 MOST_VALUES = 500_000
 """Limit for a large request: texts, numbers, lists and objects."""
 MOST_VALUES_OF_PART = 50_000
@@ -46,8 +47,6 @@ MOST_VALUES_OF_PART = 50_000
 _PIECE = 64 * 1024
 #: Levels at which a value is divided: request, list, message, its list, block.
 _DEPTH = 5
-_IN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_QUOTE = ord('"')
 _STRUCTURE = (b",", b"[", b"{")
 
 
@@ -158,46 +157,20 @@ def _check_values(data: bytes, most: int, what: str) -> None:
 
 
 def _has_values(data: bytes, most: int) -> bool:
-    """Whether JSON has more values than this."""
-    # In valid JSON, at least every second text follows a comma or bracket.
-    quotes, most_texts = data.count(b'"'), 2 * most
-    if quotes > 2 * most_texts and quotes - data.count(b"\\") > 2 * most_texts:
-        return True
-    if data.count(b",") <= most // 2 and quotes <= most:
+    """Whether JSON has more values than this: commas and opening brackets outside texts, or texts
+    twice as often. For invalid JSON the result is arbitrary."""
+    if data.count(b",") <= most // 2 and data.count(b'"') <= most:
         return False
-    count = texts = 0
-    for more, text in _values(data):
-        count += more
-        texts += text
-        if count > most or texts > most_texts:
+    if b"\\" in data:  # what is left of an escape is neither a quote nor a backslash
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    count = quotes = 0
+    for start in range(0, len(data), _PIECE):
+        pieces = data[start : start + _PIECE].split(b'"')
+        # In valid JSON every second piece is a text.
+        outside = b"".join(pieces[quotes % 2 :: 2])
+        count += sum(map(outside.count, _STRUCTURE))
+        quotes += len(pieces) - 1
+        # And at least every second text follows a comma or bracket.
+        if count > most or quotes > 4 * most:
             return True
     return False
-
-
-def _values(data: bytes) -> Iterator[tuple[int, int]]:
-    """Counts the values of a document in pieces: commas and opening brackets outside texts, and the
-    texts. For invalid JSON the result is arbitrary."""
-    position, size = 0, len(data)
-    while position < size:
-        stop = min(position + _PIECE, size)
-        quote = data.find(b'"', position, stop)
-        end = stop if quote < 0 else quote
-        found = sum(data.count(each, position, end) for each in _STRUCTURE)
-        yield found, int(quote >= 0)
-        position = end
-        if quote >= 0:
-            position = _after_text(data, quote + 1)
-
-
-def _after_text(data: bytes, position: int) -> int:
-    """The offset after the text that contains `position`."""
-    size = len(data)
-    while position < size:
-        text = _IN_TEXT.match(data, position, min(position + _PIECE, size))
-        assert text is not None
-        position = text.end()
-        if position < size and data[position] == _QUOTE:
-            return position + 1
-        if text.end() == text.start():
-            position += 2  # an escape at the end of a piece
-    return size

@@ -1,24 +1,22 @@
-"""Reads the facts of a request: models, limits, tools, stored objects, tiers, unknown fields.
+"""Reads the facts of a request from its fields: models, limits, tools, tiers, unknown fields.
 
-    facts = read_facts("anthropic", members, "/v1/messages", headers)
+    facts = read_facts("anthropic", members, content, "/v1/messages", headers)
     facts.max_tokens, facts.server_tools, facts.handles, facts.unknown
 
-Grants are checked against these facts, and the bound of a call's cost is computed from them. The
-body's members are read once; messages are decoded in full only if they hold more than text and tool
-calls. A field of the wrong type raises `InvalidRequest`.
+The messages are not read here: `content` is what was found in them. A field of the wrong type
+raises `InvalidRequest`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.values import Ttl
-from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import (
     Members,
@@ -27,23 +25,19 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .content import RequestContent, holds_content, holds_only_text, scan_content
-from .request import (
+from .content import CallContent
+from .facts import (
     ALWAYS_READ,
+    CallFacts,
     HandleRef,
     KnownFields,
-    MediaCounts,
     Named,
     OutputLimit,
-    RequestFacts,
-    facts_before,
+    ServerTool,
     known_fields,
-    remember_facts,
 )
-from .stored import ID_NAMES, owned_objects, stored_objects
-from .tools import FoundTools, ServerTool, read_tools
-
-__all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "read_facts"]
+from .stored import ID_NAMES, stored_objects
+from .tools import FoundTools, read_tools
 
 #: Tiers that need no permission: the standard one under each provider's name.
 _STANDARD = STANDARD_TIERS | {"on_demand"}
@@ -59,50 +53,29 @@ _BETA_HEADERS = ("anthropic-beta", "openai-beta")
 _FALLBACK_FIELDS = frozenset({"model", "thinking", "output_config"})
 
 
+@converts_errors(request_error)
 def read_facts(
     wire: str,
     members: Members,
-    path: str,
+    content: CallContent | None = None,
+    path: str = "",
     headers: Iterable[tuple[str, str]] = (),
-    elements: ListElements | None = None,
-) -> RequestFacts:
+) -> CallFacts:
     """The facts of a request. `wire` may be a dialect's name, which adds its fields; `members` are
-    those of the body, and `path` may name the model, as Gemini's does. `elements` are its messages
-    if already decoded."""
-    given = tuple(headers)
-    if elements is not None:
-        base = known_fields(wire).wire
-        before = facts_before((wire, path, given), base, members, elements)
-        if before is not None:
-            return before
-    return read_new_facts(wire, members, path, given, elements)
-
-
-@converts_errors(request_error)
-def read_new_facts(
-    wire: str,
-    members: Members,
-    path: str,
-    headers: tuple[tuple[str, str], ...],
-    elements: ListElements | None,
-) -> RequestFacts:
-    """The same if `facts_before` found none. They are kept with the messages."""
-    reading = _Reading(known_fields(wire), path, elements)
+    those of the body, and `path` may name the model, as Gemini's does. `content` is what the
+    messages hold besides text; None: nothing."""
+    reading = _Reading(known_fields(wire), path)
     reading.read(members)
     reading.read_headers(headers)
-    facts = reading.facts()
-    if elements is not None:
-        remember_facts((wire, path, headers), members, elements, facts)
-    return facts
+    return reading.facts(content)
 
 
 class _Reading:
     """The reading of one request."""
 
-    def __init__(self, known: KnownFields, path: str, elements: ListElements | None) -> None:
+    def __init__(self, known: KnownFields, path: str) -> None:
         self._known = known
         self._table = known.table
-        self._elements = elements
         self.wire = known.wire
         self._renames = known.table.rename is camel
         self._models: list[Named] = []
@@ -112,36 +85,35 @@ class _Reading:
         self._unknown: list[str] = []
         self._unbounded: list[str] = []
         self._tools = FoundTools()
+        self._content = frozenset({known.table.messages, known.table.system})
+        """The fields that a call has as its messages and its system text."""
         self._ttls: set[Ttl] = set()
-        self._content: RequestContent | None = None
-        """Contents of messages other than text and tool calls; None if there are none."""
         self._limits: list[OutputLimit] = []
         self._values: dict[str, Any] = {"max_tokens_field": known.table.limit}
         if known.table.read_path is not None:
             self._read_path(known.table.read_path(path))
 
-    def facts(self) -> RequestFacts:
-        tools, content, values = self._tools, self._content, self._values
-        unknown = self._unknown
+    def facts(self, content: CallContent | None) -> CallFacts:
+        tools, values, unknown = self._tools, self._values, self._unknown
+        handles = self._handles + tools.handles
         if content is not None:
             tools.add(content.tools)
+            handles += [HandleRef(one.path, one.kind, one.id) for one in content.owned]
             unknown = unknown + content.unknown
             values["media"] = content.media
             self._ttls |= content.cache_ttls
             values["late_tools"] = content.changes_tools
         if self._ttls:
             values["cache_ttls"] = tuple(sorted(self._ttls))
-        refs = tools.handles if content is None else tools.handles + content.handles
-        for tool in tools.server:
-            if tool.model:
-                self._models.append(Named(f"{tool.param}.model", tool.model))
+        self._models += [
+            Named(f"{one.param}.model", one.model) for one in tools.server if one.model
+        ]
         # The requested model comes first, wherever its field is in the body.
-        if len(self._models) > 1:
-            self._models.sort(key=lambda named: named.param != "model")
-        lists: dict[str, list[Any]] = {
+        self._models.sort(key=lambda named: named.param != "model")
+        lists: Mapping[str, list[Any]] = {
             "limits": self._limits,
-            "handles": self._handles + [HandleRef(*ref) for ref in refs],
-            "tools": [Named(*tool) for tool in tools.functions],
+            "handles": handles,
+            "tools": tools.functions,
             "server_tools": tools.server,
             "remote_mcp": tools.remote_mcp,
             "tiers": self._tiers,
@@ -149,10 +121,8 @@ class _Reading:
             "unknown": unknown + self._unbounded,
             "unbounded": self._unbounded,
         }
-        for name, found in lists.items():
-            if found:
-                values[name] = tuple(found)
-        return RequestFacts(wire=self.wire, models=tuple(self._models), **values)
+        values |= {name: tuple(found) for name, found in lists.items() if found}
+        return CallFacts(wire=self.wire, models=tuple(self._models), **values)
 
     # ── Fields ───────────────────────────────────────────────────────────────────────────────────
 
@@ -169,10 +139,7 @@ class _Reading:
                     self._unknown.append(name)
                     self._add_stored(name, raw)
                 continue
-            if holds_content(self._table, name):
-                self._read_content(name, raw)
-                continue
-            if raw == NULL:
+            if raw == NULL or name in self._content:
                 continue
             if name in self._known.nested and bytes(raw)[:1] == b"{":
                 self._check_nested(name, raw)
@@ -188,19 +155,15 @@ class _Reading:
             name, limit = max(self._limits, key=lambda one: one.tokens)
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
 
-    def _read_content(self, name: str, raw: msgspec.Raw) -> None:
-        if not holds_only_text(self.wire, name, raw, self._elements):
-            found = self._content = self._content or RequestContent()
-            scan_content(self._table, name, raw, found, self._elements)
-
     def _add_stored(self, name: str, raw: msgspec.Raw) -> None:
         """Adds the stored objects named in a field."""
         if name in ID_NAMES or bytes(memoryview(raw)[:1]) in (b"[", b"{"):
-            value = {name: decode_value(raw, Any, f"$.{name}", request_error)}
-            if name in ID_NAMES:
-                for problem in (one.problem for one in stored_objects(value) if one.problem):
-                    raise request_error(problem, f"$.{name}")
-            self._handles += [HandleRef(*one) for one in owned_objects(value)]
+            value = decode_value(raw, Any, f"$.{name}", request_error)
+            for one in stored_objects({name: value}):
+                if one.problem and name in ID_NAMES:
+                    raise request_error(one.problem, f"$.{name}")
+                if one.is_owned:
+                    self._handles.append(HandleRef(one.path, one.kind, one.id))
 
     def read_headers(self, headers: Iterable[tuple[str, str]]) -> None:
         for name, value in headers:
@@ -410,7 +373,7 @@ class _Reading:
             path = f"{name}.{member}"
             if value == NULL or member == name:
                 continue
-            if holds_content(self._table, member):
+            if member in self._content:
                 self._unbounded.append(path)
             elif member == "anthropic_beta":
                 listed = decode_value(value, list[str], f"$.{path}", request_error)

@@ -55,10 +55,30 @@ _OPAQUE_MEMBERS = {
     if row.opaque
 }
 #: Items of OpenAI that may be sent as only an id.
-_ITEMS = ("reasoning", "image_generation_call")
+_ITEMS = ("reasoning", "image_generation_call", "item_reference")
 _ITEM_REFERENCE = "item_reference"
 #: The lists of a body that hold items.
 _ITEM_LISTS = ("input", "items")
+
+
+class StoredObject(NamedTuple):
+    """An object at a provider that a request names."""
+
+    kind: StoredKind
+    id: str
+    name: str
+    """The member that names it, or `input` for an item."""
+    path: str
+    """The path of that member."""
+    shared: bool = False
+    """No app owns it."""
+    problem: str = ""
+    """Why the reference is invalid; empty if it is valid."""
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether it may be an app's own."""
+        return not self.shared and not self.problem
 
 
 def stored_id(kind: StoredKind, text: str) -> str | None:
@@ -84,104 +104,50 @@ def is_stored_reasoning(item: Mapping[str, Any]) -> bool:
     return _WRITTEN_HERE.fullmatch(id) is None and (id.startswith("rs_") or not item.get("content"))
 
 
-class StoredObject(NamedTuple):
-    """An object at a provider that a request names."""
-
-    kind: StoredKind
-    id: str
-    name: str
-    """The member that names it, or `input` for an item."""
-    holder: dict[str, Any]
-    """The object with that member."""
-    shared: bool = False
-    """No app owns it."""
-    problem: str = ""
-    """Why the reference is invalid; empty if it is valid."""
-
-    @property
-    def is_owned(self) -> bool:
-        """Whether it may be an app's own."""
-        return not self.shared and not self.problem
-
-
 def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
-    """The stored objects named in a decoded body, or in its field at `path`."""
-    if path in _ITEM_LISTS or (type(value) is dict and ("input" in value or "items" in value)):
-        yield from _untyped(value, path)
-    stack: list[Any] = [value]
-    while stack:
-        one = stack.pop()
-        if type(one) is list:
-            for each in one:
-                # Most elements are messages, and blocks of text.
-                if type(each) is dict and len(each) == 2:
-                    if "text" in each and "type" in each:
-                        continue
-                    if "role" in each and "content" in each:
-                        each = each["content"]
-                if type(each) is not str:
-                    stack.append(each)
-        elif type(one) is dict:
-            for name, inner in one.items():
-                if name in ID_NAMES:
-                    yield from _named(one, name, inner)
-                kind = type(inner)
-                if (kind is list or kind is dict) and not _is_opaque(one, name):
-                    stack.append(inner)
-                    if name == "audio" and kind is dict:
-                        # The audio of an earlier answer.
-                        yield from _named(inner, "id", inner.get("id"))
-                elif name == "type" and (inner in _ITEMS or inner == _ITEM_REFERENCE):
-                    yield from _item(one, inner)
-
-
-def owned_objects(value: Any, path: str = "") -> list[tuple[str, StoredKind, str]]:
-    """Fields, kinds and ids of the objects named in a body or field that an app may own."""
-    found = [one for one in stored_objects(value, path) if one.is_owned]
-    if not found:
-        return []
-    paths: dict[int, str] = {}
+    """The stored objects named in a decoded value, at all levels."""
     stack: list[tuple[str, Any]] = [(path, value)]
     while stack:
         where, one = stack.pop()
-        if isinstance(one, dict):
-            paths[id(one)] = where
-            stack += [(f"{where}.{name}" if where else name, each) for name, each in one.items()]
-        elif isinstance(one, list):
-            stack += [(f"{where}[{index}]", each) for index, each in enumerate(one)]
-    names = ("id" if one.name == "input" else one.name for one in found)
-    return [
-        (f"{paths[id(one.holder)]}.{name}".removeprefix("."), one.kind, one.id)
-        for one, name in zip(found, names, strict=True)
-    ]
+        if type(one) is list:
+            stack += [(f"{where}[{at}]", each) for at, each in enumerate(one)]
+        elif type(one) is dict:
+            for name, inner in one.items():
+                below = f"{where}.{name}" if where else name
+                if name in ID_NAMES:
+                    yield from _named(one, name, inner, below)
+                kind = type(inner)
+                if (kind is list or kind is dict) and not _is_opaque(one, name):
+                    stack.append((below, inner))
+                    if name == "audio" and kind is dict:  # the audio of an earlier answer
+                        yield from _named(inner, "id", inner.get("id"), f"{below}.id")
+                elif name == "type" and inner in _ITEMS:
+                    yield from stored_item(one, inner, where)
 
 
-def _item(fields: dict[str, Any], kind: str) -> Iterator[StoredObject]:
+def items_without_type(fields: Mapping[str, Any]) -> Iterator[StoredObject]:
+    """The items of Responses in these fields that have neither type nor role: they are references
+    as well."""
+    for name in _ITEM_LISTS:
+        listed = fields.get(name)
+        for at, one in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(one, dict) and not one.get("type") and not one.get("role"):
+                yield from stored_item(one, _ITEM_REFERENCE, f"{name}[{at}]")
+
+
+def stored_item(item: dict[str, Any], kind: str, path: str) -> Iterator[StoredObject]:
     """An item of an earlier response, if the request holds its id and not its content."""
-    id = fields.get("id")
+    id = item.get("id")
     if kind == _ITEM_REFERENCE and not (isinstance(id, str) and id):
         reason = "an item of the input needs a type, a role, or the id of a stored item"
-        yield StoredObject("item", "", "input", fields, problem=reason)
+        yield StoredObject("item", "", "input", path, problem=reason)
         return
-    if kind == "reasoning" and not is_stored_reasoning(fields):
+    if kind == "reasoning" and not is_stored_reasoning(item):
         return
-    if kind == "image_generation_call" and fields.get("result"):
+    if kind == "image_generation_call" and item.get("result"):
         return
     if isinstance(id, str) and id:
-        yield StoredObject("item", id, "input", fields)
-
-
-def _untyped(value: Any, path: str) -> Iterator[StoredObject]:
-    """Items of Responses without type and role, which are references as well."""
-    lists: list[Any] = []
-    if isinstance(value, dict) and not path:
-        lists = [value.get(name) for name in _ITEM_LISTS]
-    elif path in _ITEM_LISTS:
-        lists = [value]
-    for listed in lists:
-        for one in listed if isinstance(listed, list) else ():
-            if isinstance(one, dict) and not one.get("type") and not one.get("role"):
-                yield from _item(one, _ITEM_REFERENCE)
+        yield StoredObject("item", id, "input", f"{path}.id")
 
 
 def _is_opaque(fields: dict[str, Any], name: str) -> bool:
@@ -196,19 +162,21 @@ def _is_opaque(fields: dict[str, Any], name: str) -> bool:
     return name in _OPAQUE_MEMBERS.get(kind, ())
 
 
-def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[StoredObject]:
+def _named(fields: dict[str, Any], name: str, inner: Any, path: str) -> Iterator[StoredObject]:
     if name in _SHARED:
         if inner and fields.get("type") != "anthropic":
-            yield StoredObject("file", "", name, fields, shared=True)
+            for each in inner if isinstance(inner, list) else (inner,):
+                own = each if isinstance(each, str) else ""
+                yield StoredObject("file", own, name, path, shared=True)
         return
     kind = _IDS.get(name, "response")
     for each in inner if isinstance(inner, list) else (inner,):
         id = each.get("id") if isinstance(each, dict) else each
-        if id in (None, "", "auto"):
+        if id in (None, ""):
             continue
         if not isinstance(id, str):
-            yield StoredObject(kind, "", name, fields, problem=f"{name} must be an id")
+            yield StoredObject(kind, "", name, path, problem=f"{name} must be an id")
             continue
         found = stored_id(kind, id)
         if found is not None:
-            yield StoredObject(kind, found, name, fields)
+            yield StoredObject(kind, found, name, path)

