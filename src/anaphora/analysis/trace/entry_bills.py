@@ -24,7 +24,6 @@ from anaphora.cache.read_history import (
 )
 from anaphora.cache.sent_call import ProgramEvent
 from anaphora.cache.simulator import Chance, Outcome
-from anaphora.cache.simulator.chances import Sum, distribution
 from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
@@ -148,24 +147,6 @@ class PredictedRead(msgspec.Struct, frozen=True, kw_only=True):
     situations: Sequence[Hashable]
 
 
-class ConversationBill:
-    """The predicted and the real bill of the calls of one conversation so far."""
-
-    def __init__(self) -> None:
-        self._predicted, self.billed, self.calls = Sum(), 0.0, 0
-
-    @property
-    def predicted(self) -> float:
-        return self._predicted.median
-
-    def add(self, predicted: PredictedRead, billed: float, rules: CacheRules) -> None:
-        others = (
-            (chance.share, rules.input_cost(chance.outcome.usage())) for chance in predicted.chances
-        )
-        self._predicted.add(distribution(predicted.cost, others))
-        self.billed, self.calls = self.billed + billed, self.calls + 1
-
-
 class EntryBills:
     def __init__(self) -> None:
         self._history = ReadHistory()
@@ -228,10 +209,10 @@ class EntryBills:
         """The range of the bill of a conversation with the model, over the predicted one."""
         return self._conversations.range_of(((model,), ()), 1.0)
 
-    def learn_conversation(self, model: str, bill: ConversationBill) -> None:
-        """The bill of a conversation that has ended; one call says nothing about several."""
-        if bill.calls > 1:
-            self._conversations.learn(((model,), ()), bill.predicted, bill.billed)
+    def learn_conversation(self, model: str, predicted: float, bills: list[float]) -> None:
+        """The bills of a conversation that has ended; one call says nothing about several."""
+        if len(bills) > 1:
+            self._conversations.learn(((model,), ()), predicted, sum(bills))
 
     def learn(self, predicted: PredictedRead, usage: TraceUsage, rules: CacheRules) -> None:
         """The bill of a call that was predicted."""
