@@ -25,13 +25,9 @@ def reads(*traces: Trace) -> list[int]:
 
 
 def test_a_call_reads_exactly_what_the_previous_one_read_and_wrote() -> None:
-    trace = trace_of(
-        at(0, 1, bill(written=5000)),
-        at(10, 3, bill(read=5000, written=321)),
-        at(20, 5, bill(read=5321, written=77)),
-        messages=LOOP,
-    )
-    first, second, third = play(trace)
+    bills = bill(written=5000), bill(read=5000, written=321), bill(read=5321, written=77)
+    calls = [at(10 * n, 2 * n + 1, usage) for n, usage in enumerate(bills)]
+    first, second, third = play(trace_of(*calls, messages=LOOP))
     assert [call.outcome.read for call in (first, second, third)] == [0, 5000, 5321]
     assert (first.is_pair, second.is_pair, second.in_loop) == (False, True, True)
     assert (third.expected, third.happened, third.exact) == ("hit", "hit", True)
@@ -405,30 +401,18 @@ def test_a_noted_level_or_model_changes_what_is_read(
 def test_some_models_drop_earlier_reasoning_at_a_user_turn(
     model: str, wire: str | None, read: int
 ) -> None:
-    thought = TraceMessage(
-        role="assistant",
-        content=[{"type": "thinking", "thinking": "hm " * 200}],
-        tool_calls=[{"id": "one", "name": "look"}],
-    )
-    trace = trace_of(
-        at(0, 1, bill(written=5000)),
-        at(9, 3, bill(read=5000, written=300)),
-        at(20, 5, None),
-        messages=[user("q"), thought, tool("one"), assistant("a"), user("next")],
-        model=model,
-        wire=wire,
-    )
-    assert reads(trace)[1:] == [5000, read]
+    thinking = [{"type": "thinking", "thinking": "hm " * 200}]
+    messages = [user("q"), replace(calls_tool("one"), content=thinking), tool("one")]
+    messages += [assistant("a"), user("next")]
+    calls = at(0, 1, bill(written=5000)), at(9, 3, bill(5000, 300)), at(20, 5, None)
+    assert reads(trace_of(*calls, messages=messages, model=model, wire=wire))[1:] == [5000, read]
 
 
 def test_recorded_markers_are_used() -> None:
-    messages = [TraceMessage(role="system", content="guide " * 4000), user("q"), assistant("a")]
-    messages += [user("r")]
+    messages = [GUIDE, user("q"), assistant("a"), user("r")]
 
     def with_marks(*marks: tuple[int, str]) -> Trace:
-        calls = [
-            TraceCall(t=t, messages=n, usage=None, breakpoints=marks) for t, n in ((0, 2), (9, 4))
-        ]
+        calls = [at(t, n, None, breakpoints=marks) for t, n in ((0, 2), (9, 4))]
         return trace_of(*calls, messages=messages, system_tokens_unknown=False)
 
     none, system = reads(with_marks())[1], reads(with_marks((0, "5m")))[1]
@@ -462,12 +446,8 @@ def test_elsewhere_counts_are_in_that_models_tokens() -> None:
 
 
 def test_a_clock_that_stands_or_runs_backwards_keeps_the_order_of_the_calls() -> None:
-    trace = trace_of(
-        at(10, 1, bill(written=5000)),
-        at(10, 3, bill(read=5000, written=10)),
-        at(4, 5, bill(read=5010, written=10)),
-    )
-    assert reads(trace) == [0, 5000, 5010]
+    calls = at(10, 1, bill(written=5000)), at(10, 3, bill(5000, 10)), at(4, 5, bill(5010, 10))
+    assert reads(trace_of(*calls)) == [0, 5000, 5010]
 
 
 def test_calls_without_a_bill_are_replayed_but_not_compared() -> None:

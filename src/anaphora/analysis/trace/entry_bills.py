@@ -4,7 +4,7 @@ are right, the errors of predicted bills, and how much clients leave out of a re
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import median_low
 from typing import Literal, NamedTuple, TypeAlias
@@ -15,6 +15,7 @@ from anaphora.cache.read_history import (
     CHAIN,
     CONVERSATIONS,
     KEPT,
+    STATED,
     BillErrors,
     BillRange,
     ReadClass,
@@ -128,8 +129,6 @@ class ConversationReads:
 
 #: Chances that concern only this call.
 _OF_ONE_CALL = ("late_writes", "thinking_dropped")
-#: The weight of their stated share, in bills.
-_STATED = 4
 #: The latest conversations whose unrecorded beginnings are compared.
 _LATEST = 5
 
@@ -154,8 +153,8 @@ class EntryBills:
         self._beginnings: dict[tuple[bool, str | None], int] = {}
         """Reads of the first call of the latest conversation, by whether it was idle and by model;
         None: any model."""
-        self._of_one_call: dict[tuple[str, str], tuple[int, int]] = {}
-        """By model and reason: how often such a chance came about, of how many bills."""
+        self._of_one_call: Counter[tuple[str, str, bool]] = Counter()
+        """By model and reason: how often such a chance came about, and how often not."""
         self._last: float | None = None
         self._unrecorded: deque[float] = deque(maxlen=_LATEST)
 
@@ -224,9 +223,8 @@ class EntryBills:
         for chance in predicted.chances:
             if chance.reason in _OF_ONE_CALL:
                 other, expected = chance.outcome.read, predicted.outcome.read
-                happened, bills = self._of_one_call.get((call.model, chance.reason), (0, 0))
-                happened += abs(read - other) < abs(read - expected)
-                self._of_one_call[call.model, chance.reason] = happened, bills + 1
+                happened = abs(read - other) < abs(read - expected)
+                self._of_one_call[call.model, chance.reason, happened] += 1
         if call.kind == "first":
             for model in (call.model, None):
                 self._beginnings[call.idle, model] = read
@@ -235,8 +233,8 @@ class EntryBills:
         """With the share that bills of the model have shown, if it concerns only this call."""
         if chance.reason not in _OF_ONE_CALL:
             return chance
-        happened, bills = self._of_one_call.get((model, chance.reason), (0, 0))
-        share = (chance.share * _STATED + happened) / (bills + _STATED)
+        happened, other = (self._of_one_call[model, chance.reason, so] for so in (True, False))
+        share = (chance.share * STATED + happened) / (happened + other + STATED)
         return msgspec.structs.replace(chance, share=share)
 
     def _chances(
