@@ -78,7 +78,8 @@ def killed(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def test_the_page_answers_how_much_and_why(home: Path, usage: Any) -> None:
     page = usage()
-    first, second, *_ = page.splitlines()
+    first, parts, second, *_ = page.splitlines()
+    assert re.fullmatch(r"of this \$0\.\d+ \D+\$0\.\d+ \D+\$0\.\d+ \D+ and \$0\.\d+ \D+", parts)
     assert first == (
         "$0.2984 at API prices from 2026-11-02 to 2026-11-03: 8 calls of Claude Code and Codex"
     )
