@@ -162,6 +162,17 @@ def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     (row,) = report(usage, "losses")["dearest"]
     assert (row["cause"], row["line"], row["session"]) == ("expired", 6, IDLE)
     assert usage("losses", "--since", "2026-11-03").count("again") == 2
+    # Ten are listed, the others on request.
+    for number in range(12):
+        name = f"{number:08x}-1111-4222-8333-444455556666"
+        file = home / ".claude" / "projects" / "-work-shop" / f"{name}.jsonl"
+        file.write_bytes(claude_session(name, MORNING, [0, 1, 60, 1], "/work/shop"))
+    numbers = re.compile(r"^\d+\. ", re.MULTILINE)
+    page = usage("losses")
+    assert len(numbers.findall(page)) == 10
+    assert "and 3 losses more: anaphora usage losses all\n" in page
+    assert len(numbers.findall(usage("losses", "all"))) == 13
+    assert len(report(usage, "losses")["dearest"]) == 13
 
 
 def test_losses_print_a_command_that_works(home: Path, usage: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -297,3 +298,58 @@ def test_outlined_sentence_has_no_names_of_fields(
     assert verdict.change is not None
     assert CANARY[-5:] in verdict.describe()
     assert CANARY[-5:] not in verdict.describe(outlined=True)
+
+
+HOUR = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("ttl", "pauses", "saved"),
+    [
+        ("5m", [2000], True),
+        ("5m", [4000], False),  # longer than an hour: no lifetime would have kept it
+        ("1h", [4000], False),  # it lived an hour already
+        ("5m", [], False),
+    ],
+)
+def test_a_longer_lifetime_is_advised_if_it_pays(
+    ttl: str, pauses: list[float], saved: bool, tmp_path: Path
+) -> None:
+    calls = chain()
+    for _ in range(4):
+        for pause in pauses:
+            calls.append(Call(calls[-1].at + pause, 0, calls[-1].total + 500))
+    lines = claude_code(calls, "s1")
+    for line in lines:
+        usage = line.get("message", {}).get("usage")
+        if usage and ttl == "1h":
+            written = usage["cache_creation_input_tokens"]
+            usage["cache_creation"] = {**HOUR, "ephemeral_1h_input_tokens": written}
+    found = losses(write(tmp_path / "s.jsonl", lines))
+    written = sum(call.written for call in calls)
+    lost = sum(row["tokens"] for row in found["causes"])
+    # Read at 0.30 instead of written for an hour at 6; all writes cost 6 instead of 3.75.
+    net = (lost * (6 - 0.3) - written * (6 - 3.75)) / 1e6
+    assert float(found["avoidable_usd"]) == pytest.approx(net if saved else 0)
+    assert (net > 0) or not saved
+    assert ("promptCacheTtl" in str(found["causes"])) is saved
+    assert ("Compact" in str(found["causes"])) is (bool(pauses) and not saved)
+
+
+def test_bills_of_which_the_file_has_a_part_are_marked(tmp_path: Path) -> None:
+    """A subagent's reply without its end, and a session of Copilot that was killed."""
+    lines = claude_code(chain(), "s1")
+    replies = [line["message"] for line in lines if line["type"] == "assistant"]
+    for number, reply in enumerate(replies):
+        reply["stop_reason"] = None if number else "end_turn"
+    killed = [line for line in WRITERS["copilot"](chain(), "c1") if "usage_record" not in str(line)]
+    for line in killed:
+        line["data"]["outputTokens"] = 20
+    files = write(tmp_path / "s.jsonl", lines), write(tmp_path / "c.jsonl", killed)
+    found = {row["name"]: row for row in losses(*files)["programs"]}
+    claude, copilot = found["claude_code"], found["copilot"]
+    assert (claude["calls"], claude["partial"], claude["output"]) == (3, 2, 60)
+    assert (copilot["calls"], copilot["partial"], copilot["output"]) == (3, 3, 60)
+    page = CliRunner().invoke(anaphora, ["usage", *map(str, files)]).output
+    assert "5 calls with only a part of the tokens in the file" in page
+    assert re.search(r"^Claude Code +3 .* \$0\.\d+\+$", page, re.MULTILINE)
