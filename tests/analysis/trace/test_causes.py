@@ -54,7 +54,7 @@ CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
     ("within_granule", expected(5120), bill(read=4992), {"implicit": True, "granule": 128}),
     ("older_entry", expected(5000), bill(read=4000, written=1200), {"older": True}),
     (
-        "not_visible_yet",
+        "not_yet_visible",
         expected(5000),
         bill(read=4000, written=1200),
         {"older": True, "gap": 2.0, "delay": 2.5},
