@@ -162,16 +162,13 @@ def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     (row,) = report(usage, "losses")["dearest"]
     assert (row["cause"], row["line"], row["session"]) == ("expired", 6, IDLE)
     assert usage("losses", "--since", "2026-11-03").count("again") == 2
-    # Ten are listed, the others on request.
-    for number in range(12):
-        name = f"{number:08x}-1111-4222-8333-444455556666"
+    for name in map("{:08x}-1111-4222-8333-444455556666".format, range(12)):
         file = home / ".claude" / "projects" / "-work-shop" / f"{name}.jsonl"
         file.write_bytes(claude_session(name, MORNING, [0, 1, 60, 1], "/work/shop"))
-    numbers = re.compile(r"^\d+\. ", re.MULTILINE)
     page = usage("losses")
-    assert len(numbers.findall(page)) == 10
+    assert "\n10. $" in page
     assert "and 3 losses more: anaphora usage losses all\n" in page
-    assert len(numbers.findall(usage("losses", "all"))) == 13
+    assert "\n13. $" in usage("losses", "all")
     assert len(report(usage, "losses")["dearest"]) == 13
 
 

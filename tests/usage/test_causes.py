@@ -89,27 +89,21 @@ def openai(*calls: Call) -> list[Call]:
     return [call._replace(model="gpt-5.5") for call in (*begun, *calls)]
 
 
+LOOP = Call(120, 24_960, 0, 8_200, loop=True)
+
+
 @pytest.mark.parametrize(
     ("calls", "expected"),
     [
-        (openai(), []),
-        (openai(Call(120, 24_960, 0, 900, loop=True)), []),
-        (openai(Call(120, 23_936, 0, 9000, loop=True)), [("provider_side", 1_024)]),
-        (
-            openai(
-                Call(120, 24_960, 0, 8_200, loop=True),
-                Call(130, 24_960, 0, 9_000, loop=True),
-            ),
-            [("provider_side", 8_192)],
-        ),
-        (
-            openai(Call(120, 2_432, 0, 23_000, loop=True)),
-            [("unknown", 22_528)],
-        ),
+        ([], []),
+        ([LOOP._replace(uncached=900)], []),
+        ([LOOP._replace(read=23_936, uncached=9000)], [("provider_side", 1_024)]),
+        ([LOOP, LOOP._replace(at=130, uncached=9_000)], [("provider_side", 8_192)]),
+        ([LOOP._replace(read=2_432, uncached=23_000)], [("unknown", 22_528)]),
     ],
 )
 def test_codex(calls: list[Call], expected: Found, tmp_path: Path) -> None:
-    file = write(tmp_path / "rollout-1.jsonl", codex(calls, "c1"))
+    file = write(tmp_path / "rollout-1.jsonl", codex(openai(*calls), "c1"))
     assert causes(file) == expected
 
 
@@ -300,56 +294,43 @@ def test_outlined_sentence_has_no_names_of_fields(
     assert CANARY[-5:] not in verdict.describe(outlined=True)
 
 
-HOUR = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 1}
-
-
 @pytest.mark.parametrize(
-    ("ttl", "pauses", "saved"),
-    [
-        ("5m", [2000], True),
-        ("5m", [4000], False),  # longer than an hour: no lifetime would have kept it
-        ("1h", [4000], False),  # it lived an hour already
-        ("5m", [], False),
-    ],
+    ("pause", "hour", "saved"), [(2000, 0, True), (4000, 0, False), (4000, 1, False)]
 )
 def test_a_longer_lifetime_is_advised_if_it_pays(
-    ttl: str, pauses: list[float], saved: bool, tmp_path: Path
+    pause: float, hour: int, saved: bool, tmp_path: Path
 ) -> None:
+    """Not after more than an hour, nor for what lived an hour already."""
     calls = chain()
     for _ in range(4):
-        for pause in pauses:
-            calls.append(Call(calls[-1].at + pause, 0, calls[-1].total + 500))
+        calls.append(Call(calls[-1].at + pause, 0, calls[-1].total + 500))
     lines = claude_code(calls, "s1")
-    for line in lines:
-        usage = line.get("message", {}).get("usage")
-        if usage and ttl == "1h":
-            written = usage["cache_creation_input_tokens"]
-            usage["cache_creation"] = {**HOUR, "ephemeral_1h_input_tokens": written}
+    for usage in (line["message"]["usage"] for line in lines if line["type"] == "assistant"):
+        written = usage["cache_creation_input_tokens"] * hour
+        usage["cache_creation"] = {"ephemeral_1h_input_tokens": written}
     found = losses(write(tmp_path / "s.jsonl", lines))
-    written = sum(call.written for call in calls)
-    lost = sum(row["tokens"] for row in found["causes"])
     # Read at 0.30 instead of written for an hour at 6; all writes cost 6 instead of 3.75.
+    lost, written = found["total"]["lost"], sum(call.written for call in calls)
     net = (lost * (6 - 0.3) - written * (6 - 3.75)) / 1e6
-    assert float(found["avoidable_usd"]) == pytest.approx(net if saved else 0)
-    assert (net > 0) or not saved
-    assert ("promptCacheTtl" in str(found["causes"])) is saved
-    assert ("Compact" in str(found["causes"])) is (bool(pauses) and not saved)
+    assert float(found["avoidable_usd"]) == pytest.approx(net * saved)
+    advice = str(found["causes"])
+    assert ("promptCacheTtl" in advice, "Compact" in advice) == (saved, not saved)
 
 
 def test_bills_of_which_the_file_has_a_part_are_marked(tmp_path: Path) -> None:
     """A subagent's reply without its end, and a session of Copilot that was killed."""
     lines = claude_code(chain(), "s1")
-    replies = [line["message"] for line in lines if line["type"] == "assistant"]
-    for number, reply in enumerate(replies):
-        reply["stop_reason"] = None if number else "end_turn"
+    for number, line in enumerate(line for line in lines if line["type"] == "assistant"):
+        line["message"]["stop_reason"] = None if number else "end_turn"
     killed = [line for line in WRITERS["copilot"](chain(), "c1") if "usage_record" not in str(line)]
     for line in killed:
         line["data"]["outputTokens"] = 20
     files = write(tmp_path / "s.jsonl", lines), write(tmp_path / "c.jsonl", killed)
-    found = {row["name"]: row for row in losses(*files)["programs"]}
-    claude, copilot = found["claude_code"], found["copilot"]
-    assert (claude["calls"], claude["partial"], claude["output"]) == (3, 2, 60)
-    assert (copilot["calls"], copilot["partial"], copilot["output"]) == (3, 3, 60)
+    figures = {
+        row["name"]: (row["calls"], row["partial"], row["output"])
+        for row in losses(*files)["programs"]
+    }
+    assert figures == {"claude_code": (3, 2, 60), "copilot": (3, 3, 60)}
     page = CliRunner().invoke(anaphora, ["usage", *map(str, files)]).output
     assert "5 calls with only a part of the tokens in the file" in page
     assert re.search(r"^Claude Code +3 .* \$0\.\d+\+$", page, re.MULTILINE)

@@ -231,7 +231,7 @@ class _Explainer:
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
-        for call, model, verdict, _ in judge_traces(
+        for call, model, verdict in judge_traces(
             (entry.trace for entry in entries), self.prices.price, self.steps
         ):
             yield ExplainedCall(
