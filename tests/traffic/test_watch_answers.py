@@ -364,11 +364,6 @@ def test_what_is_avoidable_comes_first_and_is_summed(marked: bool) -> None:
     assert summary.spent_usd is not None
     assert one.usd is not None
     assert 0.4 < one.usd / summary.spent_usd < 0.95
-    last = relay.judge.calls[-1].verdict
-    assert last is not None
-    assert last.remedy is not None
-    assert last.remedy.saving is not None
-    assert one.usd == last.remedy.saving.expected
     more = "" if marked else ", and let Anaphora place the markers"
     ending = f"%): move the UUID in system[0] into the newest message{more}."
     assert summary.advice[0].startswith("You could save $")

@@ -44,7 +44,7 @@ CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
     ("expired", expected(5120), bill(input=5200), {"implicit": True, "lapsed": expected(0)}),
     ("within_granule", expected(5120), bill(read=4992), {"implicit": True, "granule": 128}),
     ("older_entry", expected(5000), bill(read=4000, written=1200), {"older": True}),
-    ("not_visible_yet", expected(5000), bill(4000, 1200), {"older": True, "gap": 2.0, "delay": 3}),
+    ("not_yet_visible", expected(5000), bill(4000, 1200), {"older": True, "gap": 2.0, "delay": 3}),
     ("messages_voided", expected(5000), bill(read=900, written=4200), {}),
 ]
 
