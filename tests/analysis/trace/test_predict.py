@@ -274,7 +274,7 @@ def test_tools_are_hashed_where_the_rules_say(provider: str, model: str, shared:
         ("zai", "glm-4.6", 1, 2, 0),
         ("openai", "gpt-5.2", 128, -40, 2),
         ("openai", "gpt-5.2", 128, 0, 2),
-        ("openai", "gpt-5.2", 128, 60, 2),
+        ("openai", "gpt-5.2", 128, 60, 8),
     ],
 )
 def test_where_a_read_ends_in_the_reply_is_learned_from_bills(
