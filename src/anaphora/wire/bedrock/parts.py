@@ -294,9 +294,6 @@ def form_of(
         is_unsigned=(lambda _part, _profile: False) if as_sent else is_unsigned,
         as_sent=as_sent,
         text=TEXT,
-        call=TOOL_USE + b"}}",
-        result=TOOL_RESULT,
-        result_end=b"]}}",
         splices=(text, call, result),
         text_beside_results=result is not None or text is None,
     )
