@@ -65,7 +65,7 @@ _STRIPS_THINKING = Notice(
 
 
 class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
-    """The blocks of a wire, and the bytes of those that nearly all messages consist of."""
+    """The blocks of a wire."""
 
     wire: str
     host: str
@@ -79,12 +79,6 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     """Whether reasoning lacks the signature that the model requires."""
     text: bytes
     """A text block up to its text."""
-    call: bytes
-    """A tool call, with places for id, name and arguments."""
-    result: bytes
-    """A tool result up to its first block, with a place for the call's id."""
-    result_end: bytes
-    """The end of a tool result after its blocks."""
     splices: tuple[int | None, int | None, int | None]
     """The offsets of markers on texts, calls and results."""
     text_beside_results: bool = True

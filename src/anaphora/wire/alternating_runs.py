@@ -11,17 +11,14 @@ from functools import partial
 
 import msgspec
 
-from anaphora.canonical import encode_text, string
+from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import BlockMark, Call, MarkRequest, Segment, ToolMark
-from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
-from anaphora.rendered.log import NewChunk
-from anaphora.values import AnyTool, Message, Notice, Part, SegmentRole, Text, ToolCall, ToolResult
-from anaphora.values.codec import is_object
+from anaphora.rendered import ChunkLog, ChunkRun, LogAppend, Rendered
+from anaphora.values import AnyTool, Message, Notice, Part, SegmentRole, ToolResult
 
 from .alternating import (
-    ROLES,
     MessageEncoder,
     MessageForm,
     RoleWithFields,
@@ -32,20 +29,17 @@ from .alternating import (
 )
 from .markers import MarkLocation, find_message
 from .parts import system_block_index
-from .rendering import AddMessages, extend_log, previous_run
+from .rendering import extend_log, previous_run
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
 _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
-_TEXT_KIND, _CALL_KIND, _RESULT_KIND = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
 
 MESSAGES = b'"messages":['
 OPENINGS = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
 }
-#: The same, after a message of another role.
-_NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in OPENINGS.items()}
 CLOSE = b"]}]"
 
 
@@ -140,27 +134,6 @@ def _segment_log(
     return extend_log(messages, last, shared, add)
 
 
-def adding(form: MessageForm) -> Callable[[Rendered, Profile], AddMessages]:
-    """Adds to the history of the turn before."""
-
-    def add(previous: Rendered, profile: Profile) -> AddMessages:
-        return partial(
-            _add_messages,
-            form=form,
-            history=previous.runs[-1].source,
-            where=_HISTORY.value,
-            between=(None, None),
-            profile=profile,
-        )
-
-    return add
-
-
-def closing(_: str) -> bytes:
-    """The end of the list of messages after one of that role."""
-    return CLOSE
-
-
 def _add_messages(
     append: LogAppend,
     new: Sequence[Message],
@@ -172,25 +145,20 @@ def _add_messages(
     between: tuple[str | None, str | None],
     profile: Profile,
 ) -> None:
-    encoder: MessageEncoder | None = None
+    encoder = MessageEncoder(form, append, new, where, *between, profile)
     chunks, first = append.chunks, append.first_chunk
     add_id, add_end = append.ids.append, append.message_ends.append
     beside, watch = False, not form.text_beside_results
     if watch:
         beside = _ends_with_results(history, append.first_message)
     for index, message in enumerate(new):
-        role, count = ROLES.get(message.role), len(chunks)
-        joined = role == last_role and type(last_role) is str
-        lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
-        if role is None or not _add_plain(form, chunks, message, lead):
-            if encoder is None:
-                encoder = MessageEncoder(form, append, new, where, *between, profile)
-            role, blocks = encoder.encode(index, last_role)
-            joined = joins(role, last_role)
-            lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
-            for kind, splice, block in blocks:
-                chunks.append((kind, splice, lead + block))
-                lead = b","
+        count = len(chunks)
+        role, blocks = encoder.encode(index, last_role)
+        joined = joins(role, last_role)
+        lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
+        for kind, splice, block in blocks:
+            chunks.append((kind, splice, lead + block))
+            lead = b","
         if watch:
             beside = _has_results(message) or (joined and beside)
             if beside:  # markers are refused there
@@ -214,45 +182,6 @@ def _ends_with_results(messages: Sequence[Message], count: int) -> bool:
 
 def _has_results(message: Message) -> bool:
     return any(isinstance(part, ToolResult) for part in message.parts)
-
-
-def _add_plain(form: MessageForm, chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
-    """Add a message of texts, calls and text results, as nearly all are, with `lead` before the
-    first block. False for any other, and for one that gives notices or is rejected."""
-    count = len(chunks)
-    of_text, of_call, of_result = form.splices
-    try:
-        for part in message.parts:
-            if type(part) is Text:
-                text = part.text
-                if part.extras is not None or not text or text.isspace():
-                    break
-                block = b"".join((lead, form.text, encode_text(text), b"}"))
-                chunks.append((_TEXT_KIND, of_text, block))
-            elif type(part) is ToolCall:
-                given = part.arguments
-                if part.extras is not None or not is_object(given):
-                    break
-                names = encode_text(part.id), encode_text(part.name)
-                block = lead + form.call % (*names, given.encode())
-                chunks.append((_CALL_KIND, of_call, block))
-            elif type(part) is ToolResult and type(part.content) is str:
-                text = part.content
-                if part.extras is not None or part.error or not text or text.isspace():
-                    break
-                begin = form.result % encode_text(part.call_id)
-                encoded = encode_text(text)
-                block = b"".join((lead, begin, form.text, encoded, b"}", form.result_end))
-                chunks.append((_RESULT_KIND, of_result, block))
-            else:
-                break
-            lead = b","
-        else:
-            return count < len(chunks)
-    except (InvalidRequest, UnicodeEncodeError):
-        pass  # raised again, with its path
-    del chunks[count:]
-    return False
 
 
 def settled_chunks(form: MessageForm, runs: list[ChunkRun]) -> int:

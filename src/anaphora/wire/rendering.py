@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
-
-from msgspec.structs import force_setattr
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
@@ -63,11 +61,6 @@ _HISTORY = SegmentRole.CONVERSATION
 _FUNCTIONS = frozenset({Tool})
 _TEXTS, _DECIDING = (Text, Refusal), (ToolCall, ToolResult, Thinking)
 _extras_of = attrgetter("extras")
-#: What `continued` takes over from the turn before.
-_taken_over = attrgetter(
-    "runs", "cacheable", "envelope", "body_order", "markers", "request_markers", "only_marks",
-    "key_place", "marks", "automatic", "message_ttl", "bytes_per_token", "notices",
-)  # fmt: skip
 
 
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
@@ -235,70 +228,6 @@ def finish_rendering(
         notices=(*envelope.notices, *section_notices, *notices, *unmarked),
         **fields,
     )
-
-
-def continuable(
-    rendered: Rendered, call: Call, profile: Profile, given: Mapping[Ttl, bytes] | None = None
-) -> Rendered:
-    """Notes what `continued` needs. `given` are the markers that `render` was called with."""
-    if call.ir.only_conversation() is not None:
-        source = call, _fixed(call, profile, given), _taken_over(rendered)
-        force_setattr(rendered, "source", source)
-    return rendered
-
-
-def continued(
-    call: Call,
-    profile: Profile,
-    previous: Rendered | None,
-    wire: str,
-    given: Mapping[Ttl, bytes] | None,
-    add: Callable[[Rendered, Profile], AddMessages],
-    close: Callable[[str], bytes],
-) -> Rendered | None:
-    """The rendering of a call that differs from that of the turn before only by messages at its
-    end, as nearly all turns do; None for any other. `given` is as for `continuable`; `add` and
-    `close` are the wire's, the first one for the turn before."""
-    if previous is None or previous.source is None or previous.wire != wire:
-        return None
-    before, fixed, made = previous.source
-    ir, old, plan = call.ir, before.ir, call.ir.cache
-    messages = ir.only_conversation()
-    if messages is None or plan.marks or plan.frozen_through is not None:
-        return None
-    if ir.continuation is not None or old.continuation is not None:
-        return None
-    if not all(map(is_, _fixed(call, profile, given), fixed)):
-        return None
-    last = previous.runs[-1]
-    if last.role is not _HISTORY:
-        return None
-    shared = messages.common_prefix(last.source, ids=True)
-    if shared < len(last.source) or last.log.notices or last.log.contextual:
-        return None
-    if made != _taken_over(previous):
-        return None  # a dialect changed it
-    log, count = extend_log(messages, last, shared, add(previous, profile))
-    if log.notices or log.contextual:
-        return None
-    run: ChunkRun = last.__copy__()  # type: ignore[attr-defined]
-    force_setattr(run, "log", log)
-    force_setattr(run, "count", count)
-    force_setattr(run, "source", messages)
-    force_setattr(run, "close", close(log.role_of(count - 1)))
-    rendered: Rendered = previous.__copy__()  # type: ignore[attr-defined]
-    new = count - last.count if plan.messages else 0
-    force_setattr(rendered, "runs", (*previous.runs[:-1], run))
-    force_setattr(rendered, "cacheable", previous.cacheable + new)
-    force_setattr(rendered, "bills", ())
-    force_setattr(rendered, "source", (call, fixed, _taken_over(rendered)))
-    return rendered
-
-
-def _fixed(call: Call, profile: Profile, given: object) -> tuple[object, ...]:
-    """Everything that a rendering depends on, but for the messages."""
-    others = call.ir.besides_messages()
-    return (profile, given, call.model, call.tools, call.params, call.extras, *others)
 
 
 def cacheable_count(

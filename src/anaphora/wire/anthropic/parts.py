@@ -382,9 +382,6 @@ FORM = MessageForm(
     encoder_for=encoder_for,
     is_unsigned=is_unsigned,
     text=TEXT,
-    call=TOOL_CALL + b"}",
-    result=TOOL_RESULT,
-    result_end=b"]}",
     splices=(BEFORE_BRACE, BEFORE_BRACE, BEFORE_BRACE),
 )
 #: Messages as another program wrote them.

@@ -26,7 +26,6 @@ from anaphora.values import (
     Message,
     Notice,
     Part,
-    Text,
     Tool,
     ToolCall,
     ToolResult,
@@ -55,10 +54,7 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import encode_members
 from anaphora.wire.rendering import (
-    AddMessages,
     cacheable_count,
-    continuable,
-    continued,
     finish_rendering,
     section_run,
     usable_previous,
@@ -73,7 +69,6 @@ from .messages import (
     is_fields,
     message_fields,
     text_part,
-    tool_call,
 )
 from .params import Traits, envelope, traits_of
 from .types import (
@@ -88,9 +83,6 @@ from .types import (
 
 # Looked up once: access to an enum member is slow.
 _TEXT, _CALL, _RESULT = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
-_USER = b'{"role":"user","content":'
-_RESULT_ROLE = b'{"role":"tool","tool_call_id":%b,"content":'
-_LIST = b'[{"type":"text","text":'
 
 
 def render(
@@ -104,9 +96,6 @@ def render(
     With the rendering of an earlier turn in `previous`, only the difference is rendered; the result
     is the same either way. `markers` are those of a dialect.
     """
-    same = continued(call, profile, previous, WIRE, markers, _adding, close)
-    if same is not None:
-        return same
     traits = traits_of(profile, markers)
     previous = _of_same_traits(usable_previous(previous, WIRE, call.model), traits)
     request = envelope(call, profile, traits, previous.envelope if previous is not None else None)
@@ -133,7 +122,7 @@ def render(
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
     automatic = traits.options or (traits.as_sent and markers is None)
-    rendered = finish_rendering(
+    return finish_rendering(
         call,
         profile,
         request,
@@ -153,7 +142,6 @@ def render(
         only_marks=ONLY_MARKS if traits.options and options_free(call) else None,
         automatic="30m" if automatic and call.ir.cache.mode != "explicit" else None,
     )
-    return continuable(rendered, call, profile, markers)
 
 
 def _of_same_traits(previous: Rendered | None, traits: Traits) -> Rendered | None:
@@ -266,18 +254,7 @@ def add_messages(
     """Appends the chunks of these messages. `role` is the wire role before them; None at the
     beginning of a log, whose first chunk has no glue."""
     splice = BEFORE_BRACE if traits.breakpoints else None
-    chunks, first = append.chunks, append.first_chunk
     for message in messages:
-        plain = _plain(message, traits)
-        if plain is not None:
-            kind, data, markable, after = plain
-            append.opens.append(first + len(chunks))
-            append.roles.append(after)
-            chunks.append((kind, splice if markable else None, glue(role) + data))
-            append.ids.append(message.id)
-            append.message_ends.append(first + len(chunks))
-            role = after
-            continue
         notices: Notices = []
         place = f"{where}[{append.message}]"
         for piece in encode_at(place, lay_out, message, notices, traits):
@@ -290,54 +267,6 @@ def add_messages(
             append.notice(notice)
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
-
-
-def _adding(previous: Rendered, _: Profile) -> AddMessages:
-    """Adds to the history of the turn before."""
-    return partial(add_messages, where="conversation", traits=previous.envelope.source[0])
-
-
-def _plain(message: Message, traits: Traits) -> tuple[Kind, bytes, bool, str] | None:
-    """The only chunk of a message that is a text, a text with calls, or the text of one result,
-    without extras: its kind, its bytes without glue, whether it may be marked, and the wire role.
-    Nearly all messages are like that, and `lay_out` takes three times as long for the same bytes.
-    None for other messages, and for those that it rejects."""
-    role, parts = message.role, message.parts
-    try:
-        if role == "assistant":
-            return None if traits.reasoning_needed else _plain_assistant(parts)
-        part = parts[0] if len(parts) == 1 else None
-        listed = traits.breakpoints
-        begin = _LIST if listed else b""
-        if isinstance(part, Text) and part.extras is None and role == "user":
-            data = _USER + begin + string(part.text) + b"}"
-            return _TEXT, data, bool(part.text), role if listed else _ENDED["user"]
-        if isinstance(part, ToolResult) and part.extras is None and role == "tool":
-            content = part.content
-            if isinstance(content, str) and not part.error:
-                data = _RESULT_ROLE % string(part.call_id) + begin + string(content) + b"}"
-                return _RESULT, data, bool(content), role if listed else _ENDED["tool"]
-    except InvalidRequest:
-        pass
-    return None
-
-
-def _plain_assistant(parts: tuple[Part, ...]) -> tuple[Kind, bytes, bool, str] | None:
-    content, calls = b"", list[bytes]()
-    for part in parts:
-        if isinstance(part, Text) and part.extras is None and not content and not calls:
-            content = b'"content":' + string(part.text)
-        elif isinstance(part, ToolCall) and part.extras is None:
-            calls.append(tool_call(part))
-        else:
-            return None
-    if calls:
-        listed = b'"tool_calls":[' + b",".join(calls) + b"]"
-        content = content + b"," + listed if content else listed
-    if not content:
-        return None
-    data = b'{"role":"assistant",' + content + b"}"
-    return _CALL if calls else _TEXT, data, False, "assistant"
 
 
 def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
