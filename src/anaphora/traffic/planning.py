@@ -32,9 +32,7 @@ from anaphora.tokens import Bills, for_model
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wire.cloud_paths import unread_model
 from anaphora.wire.cutting import cut
-from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
-from anaphora.wire.splicing import plannable
 from anaphora.wire.tool_order import ToolOrder
 
 from .calls import LoggedCall, counts_tokens, wire_at
@@ -154,8 +152,7 @@ def read_split(
     dialect: Dialect | None,
 ) -> ReadRequest:
     """A request that was split before."""
-    rendered = plannable(rendered, members, rules, dialect)
-    marks = rendered.wire in MARKER_PLACES and bool(rendered.markers)
+    marks = bool(rendered.markers)
     keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
     fields = _STORED_FIELDS.intersection(members)
     stored = bool(fields) and any(bytes(members[name]) != b"null" for name in fields)

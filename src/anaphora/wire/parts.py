@@ -201,7 +201,8 @@ def opaque_json(
 def render_items(
     section: Section, items: tuple[R, ...], encode: Callable[[R], bytes], splice: int | None
 ) -> LogAppend:
-    """The items of a section, each a chunk; an error names the item."""
+    """The items of a section, each a chunk; an error names the item. Providers refuse a marker on a
+    blank text."""
     append = LogAppend()
     kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
     for index, item in enumerate(items):
@@ -209,7 +210,8 @@ def render_items(
             data = encode(item)
         except InvalidRequest as problem:
             raise problem.within(f"{section}[{index}]") from None
-        append.chunk(kind, b"," + data if index else data, splice)
+        blank = isinstance(item, PromptBlock) and not item.text.strip()
+        append.chunk(kind, b"," + data if index else data, None if blank else splice)
     return append
 
 

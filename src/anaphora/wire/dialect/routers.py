@@ -17,8 +17,7 @@ from anaphora.catalog.dialects import Router
 from anaphora.rendered import Rendered
 from anaphora.values import Opaque, Reply
 from anaphora.wire.openai_chat.types import BESIDE
-from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
-from anaphora.wire.spans import Edit, document_span, edited, member_spans
+from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
 
 #: The name of a host. It comes from an answer, and is written into requests and notices.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,79}", re.ASCII)
@@ -60,50 +59,42 @@ def without_reply_fields(reply: Reply, dialect: Dialect) -> Reply:
     return msgspec.structs.replace(reply, message=message, extras=extras)
 
 
-def host_edit(body: bytes, host: str, model: str, router: Router) -> Edit | None:
-    """The change of a request that asks for a host; None if it chooses its hosts, or cannot ask
-    for one."""
+def with_host(rendered: Rendered, host: str, router: Router) -> Rendered | None:
+    """The prompt in a request that asks for a host; None if the request chooses its hosts itself,
+    or cannot ask for one. Chunks, and with them the cached prefix, are the same."""
+    envelope, model = rendered.envelope, rendered.model
     if any(fnmatchcase(model, pattern) for pattern in router.chosen_models):
         return None
-    if any(_inner(body, path.split("."))[1] == [] for path in router.chosen_by):
+    tail = envelope.tail
+    members = decode_members(b"{" + tail[1:]) if tail[:1] == b"," else {}
+    if any(_has(members, path.split(".")) for path in router.chosen_by):
         return None
-    at, missing, comma = _inner(body, router.pin.split(".") if router.pin else ["model"])
     if not router.pin:
-        return (at, at, b":" + host.encode()) if not missing else None
-    if not missing or comma is None:
-        return None
-    *outer, name = map(string, missing)
-    opening = comma + b"".join(each + b":{" for each in outer) + name
-    return at, at, opening + b":[" + string(host) + b"]" + b"}" * len(outer)
+        named = b'"model":' + string(f"{model}:{host}")
+        head = envelope.head.replace(b'"model":' + string(model), named, 1)
+        changed = msgspec.structs.replace(envelope, head=head)
+    else:
+        value = msgspec.Raw(b"[" + string(host) + b"]")
+        pinned = _with(members, router.pin.split("."), value)
+        if pinned is None:
+            return None
+        changed = msgspec.structs.replace(envelope, tail=b"," + encode_members(pinned)[1:])
+    return msgspec.structs.replace(rendered, envelope=changed)
 
 
-def _inner(body: bytes, levels: list[str]) -> tuple[int, list[str], bytes | None]:
-    """The end of the innermost value on a path that a document has, the levels that it lacks, and
-    what a member to add there begins with; None if that value is no object."""
-    span = document_span(body)
-    for depth, name in enumerate(levels):
-        if body[span.start : span.start + 1] != b"{":
-            return span.end - 1, levels[depth:], None
-        members = member_spans(body, span, name)
-        if name not in members:
-            return span.end - 1, levels[depth:], b"," if members else b""
-        span = members[name].value
-    return span.end - 1, [], None
+def _has(members: Members, levels: list[str]) -> bool:
+    name, *rest = levels
+    if name not in members or not rest:
+        return name in members
+    held = bytes(members[name])
+    return held[:1] == b"{" and _has(decode_members(held), rest)
 
 
-def with_host(rendered: Rendered, host: str, router: Router) -> Rendered | None:
-    """The prompt in a request that asks for a host; None if the request chooses its hosts itself.
-    Chunks, and with them the cached prefix, are the same."""
-    # The fields before or after the prompt, as a document: with a member in place of the prompt.
-    part, before, after = ("tail", b'{"":0', b"") if router.pin else ("head", b"", b'"":0}')
-    fields: bytes = getattr(rendered.envelope, part)
-    if not router.pin and not fields.endswith(b","):
-        after = b"," + after
-    body = before + fields + after
-    edit = host_edit(body, host, rendered.model, router)
-    if edit is None:
-        return None
-    body = edited(body, [edit])
-    changed = {part: body[len(before) : len(body) - len(after)]}
-    envelope = msgspec.structs.replace(rendered.envelope, **changed)
-    return msgspec.structs.replace(rendered, envelope=envelope)
+def _with(members: Members, levels: list[str], value: msgspec.Raw) -> Members | None:
+    """The members with this value, in objects that are added; None if there is another one."""
+    name, *rest = levels
+    if not rest:
+        return None if name in members else {**members, name: value}
+    held = bytes(members.get(name, b"{}"))
+    inner = _with(decode_members(held), rest, value) if held[:1] == b"{" else None
+    return None if inner is None else {**members, name: msgspec.Raw(encode_members(inner))}
