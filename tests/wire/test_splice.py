@@ -62,7 +62,7 @@ def markable(rendered: Rendered) -> list[int]:
 DEFAULTS: list[tuple[str, Any]] = [
     ("stream", False), ("is_error", False), ("description", ""), ("instructions", ""),
     ("tools", []), ("tool_calls", []), ("type", "message"), ("type", "function"),
-    ("tool_choice", "auto"),
+    ("tool_choice", "auto"), ("content", []),
 ]  # fmt: skip
 
 

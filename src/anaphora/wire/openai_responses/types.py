@@ -115,7 +115,7 @@ class FunctionTool(Strict, frozen=True, tag_field="type", tag="function"):
     name: str | None = None
     parameters: msgspec.Raw = NULL
     description: str | None = None
-    strict: bool | None | msgspec.UnsetType = UNSET
+    strict: bool | msgspec.UnsetType | None = UNSET
 
 
 # ── Requests ──────────────────────────────────────────────────────────────────────────────────────
