@@ -436,20 +436,6 @@ def test_reads_that_no_bill_reports_are_predicted_and_in_no_share() -> None:
 # ── What it costs ────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "gemini"])
-def test_a_turn_shares_the_messages_of_the_turn_before(name: str) -> None:
-    """They are in one log: nothing was cut, hashed or kept twice."""
-    relay, place = Relay(), PLACES[name]
-    prompt = spec()
-    logs = []
-    for _ in range(4):
-        relay.send(name, place, body(place, prompt))
-        assert relay.judge.last_sent is not None
-        logs.append([run.log.base for run in relay.judge.last_sent.rendered.runs])
-        prompt = grown(prompt)
-    assert all(log is first for turn in logs[1:] for log, first in zip(turn, logs[0], strict=True))
-
-
 def test_prompts_are_kept_up_to_a_limit() -> None:
     judge = Judge(most_bytes=100_000)
     relay, place = Relay(judge), PLACES["anthropic"]

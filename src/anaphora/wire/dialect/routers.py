@@ -13,7 +13,7 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.catalog import Dialect
-from anaphora.catalog.dialects import Router
+from anaphora.catalog.dialect_rows import Router
 from anaphora.rendered import Rendered
 from anaphora.values import Opaque, Reply
 from anaphora.wire.openai_chat.types import BESIDE
@@ -60,41 +60,47 @@ def without_reply_fields(reply: Reply, dialect: Dialect) -> Reply:
 
 
 def with_host(rendered: Rendered, host: str, router: Router) -> Rendered | None:
-    """The prompt in a request that asks for a host; None if the request chooses its hosts itself,
-    or cannot ask for one. Chunks, and with them the cached prefix, are the same."""
-    envelope, model = rendered.envelope, rendered.model
-    if any(fnmatchcase(model, pattern) for pattern in router.chosen_models):
+    """The prompt in a request that asks for a host; None if the request chooses its hosts itself.
+    Chunks, and with them the cached prefix, are the same."""
+    if any(fnmatchcase(rendered.model, pattern) for pattern in router.chosen_models):
         return None
-    tail = envelope.tail
-    members = decode_members(b"{" + tail[1:]) if tail[:1] == b"," else {}
-    if any(_has(members, path.split(".")) for path in router.chosen_by):
-        return None
-    if not router.pin:
-        named = b'"model":' + string(f"{model}:{host}")
-        head = envelope.head.replace(b'"model":' + string(model), named, 1)
-        changed = msgspec.structs.replace(envelope, head=head)
-    else:
-        value = msgspec.Raw(b"[" + string(host) + b"]")
-        pinned = _with(members, router.pin.split("."), value)
-        if pinned is None:
+    head, tail = rendered.envelope.head, rendered.envelope.tail
+    if router.pin:
+        fields = decode_members(_PROMPT + tail)
+        listed = msgspec.Raw(b"[" + string(host) + b"]")
+        chosen = any(_has(fields, *path.split(".")) for path in router.chosen_by)
+        if chosen or not _put(fields, listed, *router.pin.split(".")):
             return None
-        changed = msgspec.structs.replace(envelope, tail=b"," + encode_members(pinned)[1:])
-    return msgspec.structs.replace(rendered, envelope=changed)
+        tail = encode_members(fields).removeprefix(_PROMPT)
+    else:
+        fields = decode_members(head.removesuffix(b",") + b"}")
+        if "model" not in fields:
+            return None
+        fields["model"] = msgspec.Raw(bytes(fields["model"])[:-1] + b":" + host.encode() + b'"')
+        head = encode_members(fields)[:-1] + (b"," if head.endswith(b",") else b"")
+    envelope = msgspec.structs.replace(rendered.envelope, head=head, tail=tail)
+    return msgspec.structs.replace(rendered, envelope=envelope)
 
 
-def _has(members: Members, levels: list[str]) -> bool:
-    name, *rest = levels
-    if name not in members or not rest:
-        return name in members
-    held = bytes(members[name])
-    return held[:1] == b"{" and _has(decode_members(held), rest)
+#: In place of the prompt, before the fields that follow it.
+_PROMPT = b'{"":0'
 
 
-def _with(members: Members, levels: list[str], value: msgspec.Raw) -> Members | None:
-    """The members with this value, in objects that are added; None if there is another one."""
-    name, *rest = levels
-    if not rest:
-        return None if name in members else {**members, name: value}
-    held = bytes(members.get(name, b"{}"))
-    inner = _with(decode_members(held), rest, value) if held[:1] == b"{" else None
-    return None if inner is None else {**members, name: msgspec.Raw(encode_members(inner))}
+def _has(fields: Members, name: str, *inner: str) -> bool:
+    """Whether there is a member on a path."""
+    if not inner or name not in fields:
+        return name in fields
+    raw = bytes(fields[name])
+    return raw.startswith(b"{") and _has(decode_members(raw), *inner)
+
+
+def _put(fields: Members, value: msgspec.Raw, name: str, *inner: str) -> bool:
+    """Adds a member on a path; False if it exists, or if another value is in its way."""
+    if not inner:
+        return fields.setdefault(name, value) is value
+    raw = bytes(fields.get(name, b"{}"))
+    members = decode_members(raw) if raw.startswith(b"{") else {}
+    if not raw.startswith(b"{") or not _put(members, value, *inner):
+        return False
+    fields[name] = msgspec.Raw(encode_members(members))
+    return True
