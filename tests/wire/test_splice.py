@@ -10,15 +10,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.exchanges import needs_exchanges, records
+from support.meaning import base, meaning
 from support.tables import each_row
 
 from anaphora import catalog, wire
+from anaphora.cache.compared_prompt import CallHints
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptCachePlan
 from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.traffic.planning import read_split
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wire.cutting import cut
+from anaphora.wire.reading import decode_members
 
 Json = dict[str, Any]
 Draw = Callable[..., Any]
@@ -36,12 +40,6 @@ MARKED = (
 )
 UNMARKED = ("gemini", "deepseek/anthropic", "vllm/anthropic", "bedrock")
 
-POINTS = [{"cachePoint": {"type": "default", **ttl}} for ttl in ({}, {"ttl": "1h"})]
-
-
-def base(name: str) -> str:
-    return name if name in wire.WIRES else wire.dialect_of(name).wire
-
 
 def split(name: str, body: bytes) -> Rendered:
     path = "/v1beta/models/g:generateContent"
@@ -56,62 +54,6 @@ def splice(name: str, body: bytes, *marks: Mark, **options: Any) -> bytes:
 
 def markable(rendered: Rendered) -> list[int]:
     return [chunk.index for chunk in rendered if chunk.splice is not None]
-
-
-#: Members that say what their absence says.
-DEFAULTS: list[tuple[str, Any]] = [
-    ("stream", False), ("is_error", False), ("description", ""), ("instructions", ""),
-    ("tools", []), ("tool_calls", []), ("type", "message"), ("type", "function"),
-    ("tool_choice", "auto"), ("content", []),
-]  # fmt: skip
-
-
-def meaning(name: str, body: bytes) -> Any:
-    """The request as its provider reads it, without markers: texts as lists of one block,
-    neighbours of one role as one message, no member that is null or says what its absence says."""
-
-    kind = "input_text" if base(name) == "openai_responses" else "text"
-
-    def blocks(value: Any) -> Any:
-        return [{"type": kind, "text": value}] if isinstance(value, str) else value
-
-    def read(pairs: list[tuple[str, Any]]) -> Json:
-        markers = ("cache_control", "prompt_cache_breakpoint", "modelId")
-        fields = {
-            field: value
-            for field, value in pairs
-            if (value is not None or field == "strict")
-            and field not in markers
-            and (field, value) not in DEFAULTS
-        }
-        for field, value in fields.items():
-            if isinstance(value, list) and base(name) == "bedrock":
-                fields[field] = [each for each in value if each not in POINTS]
-        for field in ("content", "system", "output"):
-            if field in fields and fields.get("role") != "assistant":
-                fields[field] = blocks(fields[field])
-        if isinstance(fields.get("input"), str) and "model" in fields:
-            fields["input"] = [
-                {
-                    "role": "user",
-                    "content": [{"type": "input_text", "text": fields["input"]}],
-                }
-            ]
-        if base(name) in ("anthropic", "bedrock") and isinstance(fields.get("messages"), list):
-            fields["messages"] = merged(fields["messages"])
-        return fields
-
-    return json.loads(body, object_pairs_hook=read, parse_float=float, parse_int=float)
-
-
-def merged(messages: list[Json]) -> list[Json]:
-    found: list[Json] = []
-    for message in messages:
-        if found and message["role"] == found[-1]["role"]:
-            found[-1] = {**message, "content": found[-1]["content"] + message["content"]}
-        else:
-            found.append(message)
-    return found
 
 
 def check_laws(name: str, body: bytes, marks: tuple[Mark, ...]) -> bytes:
@@ -294,6 +236,8 @@ def test_recorded_requests_take_every_marker(name: str) -> None:
     read = 0
     for record in records(name):
         request = json.loads(record["request"])
+        if request.get("tool_choice") == "any":
+            continue  # Mistral's word for OpenAI's `required`
         if name != "anthropic":
             request["model"] = "gpt-5.6"  # of a model that takes markers
         body = json.dumps(request).encode()
@@ -306,6 +250,69 @@ def test_recorded_requests_take_every_marker(name: str) -> None:
             check_laws(name, body, tuple(Mark(chunk, ttl) for chunk in places[start : start + 4]))
             read += 1
     assert read > 50
+
+
+# ── Turns of a conversation ──────────────────────────────────────────────────────────────────────
+
+LISTS = {"openai_responses": "input", "gemini": "contents"}
+
+
+def turns_of(name: str, request: Json) -> list[bytes]:
+    """The requests of the conversation that a request ends: each ends with a message of the app."""
+    field = LISTS.get(base(name), "messages")
+    items = request[field] if isinstance(request.get(field), list) else []
+    theirs = [item.get("role") in ("assistant", "model") or "arguments" in item for item in items]
+    ends = [at for at in range(1, len(items) + 1) if not theirs[at - 1]]
+    ends = [at for at in ends if at == len(items) or theirs[at]]
+    return [json.dumps(request | {field: items[:at]}).encode() for at in ends]
+
+
+def check_turns(name: str, bodies: list[bytes], path: str = "") -> int:
+    """Each turn is marked at its end, and begins with the bytes of the turn before, besides the
+    marker: text that was a list stays one."""
+    codec, before, compared = wire.get(name), b"", 0
+    for body in bodies:
+        rendered = cut(codec, body, path)
+        places = [] if rendered.marks or not rendered.markers else markable(rendered)
+        marks = tuple(Mark(place, next(iter(rendered.markers))) for place in places[-1:])
+        spliced = wire.splice(body, Plan(marks=marks), wire=name, path=path)
+        bare = spliced.body
+        for mark in spliced.marks:
+            marker = mark.marker or rendered.markers[mark.ttl]
+            assert bare.count(marker) >= 1
+            bare = bare.replace(marker, b"")
+        closing = len(rendered.runs[-1].close) + len(rendered.envelope.tail)
+        assert bare.startswith(before)
+        compared += bool(before)
+        before = bare[: len(bare) - closing]
+    return compared
+
+
+@given(st.data(), st.sampled_from((*MARKED, "deepseek", "minimax/anthropic", "vllm")))
+def test_turn_begins_with_the_bytes_of_the_turn_before(data: Any, name: str) -> None:
+    request = data.draw(requests(base(name)))
+    if base(name).startswith("openai") and data.draw(st.booleans()):
+        request["model"] = "gpt-5.6"  # a model that takes marks in texts
+    bodies = turns_of(name, request)
+    check_turns(name, bodies)
+    if base(name) == "openai_chat" and name in ("deepseek", "vllm"):
+        texts = [m["content"] for m in request["messages"] if m.get("content") is not None]
+        sent = json.loads(wire.splice(bodies[-1], Plan(), wire=name).body)["messages"]
+        assert [m["content"] for m in sent if "content" in m] == texts
+
+
+@needs_exchanges
+@pytest.mark.parametrize("name", wire.WIRES)
+def test_turns_of_recorded_conversations(name: str) -> None:
+    compared = 0
+    for record in records({"bedrock": "bedrock_converse"}.get(name, name)):
+        try:
+            cut(wire.get(name), record["request"].encode(), record["path"])
+        except InvalidRequest:
+            continue  # another test counts these
+        request = json.loads(record["request"])
+        compared += check_turns(name, turns_of(name, request), record["path"])
+    assert compared > (10 if name != "bedrock" else -1), compared
 
 
 # ── Tables ───────────────────────────────────────────────────────────────────────────────────────
@@ -836,7 +843,12 @@ def test_request_that_was_read_knows_the_provider_s_own_breakpoint(
     if options is not None:
         request["prompt_cache_options"] = options
     request |= {"input": "x"} if name == "openai_responses" else json.loads(CHAT) | request
-    rendered = split(name, json.dumps(request).encode())
+    body = json.dumps(request).encode()
+    rules = catalog.rules("openai", model, name)
+    read = read_split(
+        split(name, body), decode_members(body), CallHints(), rules, "openai", dialect=None
+    )
+    rendered = read.rendered
     assert (rendered.automatic is not None, rendered.only_marks is not None) == expected
     assert rendered.key_place == b',"prompt_cache_key":'
 

@@ -167,6 +167,9 @@ def read_split(
     dialect: Dialect | None,
 ) -> ReadRequest:
     """A request that was rendered before."""
+    own_breakpoint = rules.automatic_breakpoint.value == "last_message"
+    if not own_breakpoint and not any(rendered.request_markers.values()):
+        rendered = replace(rendered, automatic=None)
     marks = bool(rendered.markers)
     keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
     fields = _STORED_FIELDS.intersection(members)
