@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -98,7 +98,7 @@ _MEMBERS: dict[type, str] = {
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
-    blocks = cast("tuple[PromptBlock, ...]", call.ir.besides_messages()[1])
+    blocks = call.ir.all_system_blocks()
     # How many messages of the request became the system prompt.
     of_messages = wire in ("openai_chat", "openai_responses")
     leading = int(of_messages and bool(blocks) and blocks[0].label != "instructions")
