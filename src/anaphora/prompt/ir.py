@@ -5,8 +5,6 @@ What wires render at every turn:
     system_field_blocks()   the system prompt for wires whose system field is a list of blocks
     body_runs()             the messages as segments in chat order
     run(role)               the messages of one role
-    only_conversation()     the messages, if all of them are in one conversation
-    besides_messages()      everything else, for comparison with the turn before
 
 The prompt as texts, and as lists of messages:
 
@@ -81,16 +79,6 @@ class PromptIR(Value, frozen=True, kw_only=True):
         if len(runs) == 1:
             return runs[0]
         return Conversation(message for run in runs for message in run)
-
-    def only_conversation(self) -> Conversation | None:
-        """The messages, if all of them are in one conversation; None if there are others."""
-        if len(self.segments) != 1 or self.segments[0].role is not _HISTORY:
-            return None
-        return self.segments[0].messages
-
-    def besides_messages(self) -> tuple[object, ...]:
-        """The parts that a round shares with the one before if it only adds messages."""
-        return self.system_text, self.system_blocks, self.cache
 
     def system_field_blocks(self) -> tuple[PromptBlock, ...]:
         """The non-blank blocks; without any, the text as a single block."""

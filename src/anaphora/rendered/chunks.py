@@ -203,8 +203,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     bills: tuple[tuple[int, int], ...] = ()
     """(estimated, billed) tokens earlier in the conversation."""
     notices: tuple[Notice, ...] = ()
-    source: Any = None
-    """The call that was rendered, for the next turn (`wire.rendering.continued`)."""
 
     def __repr__(self) -> str:
         return f"<Rendered {self.model} on {self.wire}: {len(self)} chunks, {self.size} bytes>"

@@ -6,12 +6,10 @@ rendered prompt and its plan into a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from operator import attrgetter, is_
-from typing import Any, TypeAlias, TypeVar
-
-from msgspec.structs import force_setattr
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
@@ -22,7 +20,6 @@ from anaphora.rendered import (
     ChunkLog,
     ChunkRun,
     Envelope,
-    LogAppend,
     Mark,
     Plan,
     Rendered,
@@ -31,18 +28,11 @@ from anaphora.rendered import (
 from anaphora.rendered.log import Piece
 from anaphora.values import (
     AnyTool,
-    Conversation,
-    Message,
     Notice,
     ProviderTool,
-    Refusal,
     Section,
     SegmentRole,
-    Text,
-    Thinking,
     Tool,
-    ToolCall,
-    ToolResult,
     Ttl,
 )
 
@@ -52,22 +42,13 @@ from .parts import foreign_sections, with_deferred
 
 T = TypeVar("T")
 
-#: Appends messages to a log, given the wire role before them.
-AddMessages: TypeAlias = Callable[[LogAppend, Sequence[Message], str | None], None]
-
 # Looked up once: access to an enum member is slow, and every turn needs it.
 _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 
 _FUNCTIONS = frozenset({Tool})
-_TEXTS, _DECIDING = (Text, Refusal), (ToolCall, ToolResult, Thinking)
 _extras_of = attrgetter("extras")
-#: What `continued` takes over from the turn before.
-_taken_over = attrgetter(
-    "runs", "cacheable", "envelope", "body_order", "markers", "request_markers", "only_marks",
-    "key_place", "marks", "automatic", "message_ttl", "bytes_per_token", "notices",
-)  # fmt: skip
 
 
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
@@ -137,54 +118,6 @@ def previous_run(
     return None
 
 
-def extend_log(
-    messages: Conversation, last: ChunkRun | None, shared: int, add: AddMessages
-) -> tuple[ChunkLog, int]:
-    """A log that holds these messages, and how many of its chunks they take.
-
-    The first `shared` messages are the last turn's: their chunks are kept, and only the rest is
-    rendered.
-    """
-    count = len(messages)
-    shared = settled_count(messages, shared, 0 if last is None else len(last.source))
-    if last is None or not shared:
-        append = LogAppend()
-        add(append, messages[:], None)
-        log = ChunkLog(append)
-        return log, len(log)
-    log = last.log
-    end = log.message_ends[shared - 1]
-    if shared < count:
-        role = log.role_of(end - 1) if end else None
-        append = LogAppend(end, shared)
-        add(append, messages[shared:], role)
-        log = log.append(append)
-        end = log.message_ends[count - 1]
-    return log, end
-
-
-def settled_count(messages: Conversation, shared: int, before: int) -> int:
-    """How many of the shared messages keep their bytes: reasoning at their end is sent if the
-    assistant continues in the messages after them (see message_runs.py), which may be new or
-    removed. `before` is how many messages the last turn had."""
-    if shared < max(len(messages), before):
-        while shared and not _settles_reasoning(messages[shared - 1]):
-            shared -= 1
-    return shared
-
-
-def _settles_reasoning(message: Message) -> bool:
-    """Whether a message ends with something that decides about the reasoning before it. Reasoning
-    does not, nor do parts that may be left out."""
-    for part in reversed(message.parts):
-        if isinstance(part, _TEXTS):
-            if part.text and not part.text.isspace():
-                return True
-        elif isinstance(part, _DECIDING):
-            return not isinstance(part, Thinking)
-    return False
-
-
 # ── The rendered prompt ──────────────────────────────────────────────────────────────────────────
 
 
@@ -235,70 +168,6 @@ def finish_rendering(
         notices=(*envelope.notices, *section_notices, *notices, *unmarked),
         **fields,
     )
-
-
-def continuable(
-    rendered: Rendered, call: Call, profile: Profile, given: Mapping[Ttl, bytes] | None = None
-) -> Rendered:
-    """Notes what `continued` needs. `given` are the markers that `render` was called with."""
-    if call.ir.only_conversation() is not None:
-        source = call, _fixed(call, profile, given), _taken_over(rendered)
-        force_setattr(rendered, "source", source)
-    return rendered
-
-
-def continued(
-    call: Call,
-    profile: Profile,
-    previous: Rendered | None,
-    wire: str,
-    given: Mapping[Ttl, bytes] | None,
-    add: Callable[[Rendered, Profile], AddMessages],
-    close: Callable[[str], bytes],
-) -> Rendered | None:
-    """The rendering of a call that differs from that of the turn before only by messages at its
-    end, as nearly all turns do; None for any other. `given` is as for `continuable`; `add` and
-    `close` are the wire's, the first one for the turn before."""
-    if previous is None or previous.source is None or previous.wire != wire:
-        return None
-    before, fixed, made = previous.source
-    ir, old, plan = call.ir, before.ir, call.ir.cache
-    messages = ir.only_conversation()
-    if messages is None or plan.marks or plan.frozen_through is not None:
-        return None
-    if ir.continuation is not None or old.continuation is not None:
-        return None
-    if not all(map(is_, _fixed(call, profile, given), fixed)):
-        return None
-    last = previous.runs[-1]
-    if last.role is not _HISTORY:
-        return None
-    shared = messages.common_prefix(last.source, ids=True)
-    if shared < len(last.source) or last.log.notices or last.log.contextual:
-        return None
-    if made != _taken_over(previous):
-        return None  # a dialect changed it
-    log, count = extend_log(messages, last, shared, add(previous, profile))
-    if log.notices or log.contextual:
-        return None
-    run: ChunkRun = last.__copy__()  # type: ignore[attr-defined]
-    force_setattr(run, "log", log)
-    force_setattr(run, "count", count)
-    force_setattr(run, "source", messages)
-    force_setattr(run, "close", close(log.role_of(count - 1)))
-    rendered: Rendered = previous.__copy__()  # type: ignore[attr-defined]
-    new = count - last.count if plan.messages else 0
-    force_setattr(rendered, "runs", (*previous.runs[:-1], run))
-    force_setattr(rendered, "cacheable", previous.cacheable + new)
-    force_setattr(rendered, "bills", ())
-    force_setattr(rendered, "source", (call, fixed, _taken_over(rendered)))
-    return rendered
-
-
-def _fixed(call: Call, profile: Profile, given: object) -> tuple[object, ...]:
-    """Everything that a rendering depends on, but for the messages."""
-    others = call.ir.besides_messages()
-    return (profile, given, call.model, call.tools, call.params, call.extras, *others)
 
 
 def cacheable_count(

@@ -380,11 +380,7 @@ FORM = MessageForm(
     fields=MESSAGE_FIELDS,
     encoder_for=encoder_for,
     is_unsigned=is_unsigned,
-    text=TEXT,
-    call=TOOL_CALL + b"}",
-    result=TOOL_RESULT,
-    result_end=b"]}",
-    splices=(BEFORE_BRACE, BEFORE_BRACE, BEFORE_BRACE),
+    marker=BEFORE_BRACE,
 )
 #: Messages as another program wrote them.
 SENT_FORM = msgspec.structs.replace(

@@ -12,19 +12,11 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, PromptCachePlan
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Notice, Ttl
-from anaphora.wire.alternating_runs import (
-    adding,
-    alternating_runs,
-    closing,
-    locate,
-    settled_chunks,
-)
+from anaphora.wire.alternating import alternating_runs, locate, settled_chunks
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
     cacheable_count,
-    continuable,
-    continued,
     finish_rendering,
     previous_run,
     section_run,
@@ -44,8 +36,6 @@ from .parts import (
 )
 from .types import MEMO, WIRE
 
-_ADDING, _ADDING_SENT = adding(FORM), adding(SENT_FORM)
-
 
 def render(
     call: Call,
@@ -59,11 +49,8 @@ def render(
     is the same either way. `previous` may also be an older turn, another branch, or another
     conversation: equal messages are shared. `markers` are those of a dialect.
     """
-    form, add = (SENT_FORM, _ADDING_SENT) if profile.as_sent else (FORM, _ADDING)
-    same = continued(call, profile, previous, WIRE, markers, add, closing)
-    if same is not None:
-        return same
-    own, given = markers is None, markers
+    form = SENT_FORM if profile.as_sent else FORM
+    own = markers is None
     markers = MARKERS if markers is None else markers
     nearest = NEAREST if own or not markers else nearest_ttls(markers)
     previous = usable_previous(previous, WIRE, call.model)
@@ -87,7 +74,7 @@ def render(
     notices = [*notices, *message_notices]
     plan = call.ir.cache
     nested = partial(bytes_after_marker, as_sent=profile.as_sent)
-    rendered = finish_rendering(
+    return finish_rendering(
         call,
         profile,
         envelope,
@@ -106,7 +93,6 @@ def render(
         notices=notices,
         request_markers=request_markers(call, markers) if own else {},
     )
-    return continuable(rendered, call, profile, given)
 
 
 def _tools_run(tools: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRun:

@@ -283,7 +283,7 @@ def form_of(
     """The blocks for a model that takes markers there. `status`: whether it takes the status of a
     tool result; `blank`: texts of white space. `as_sent`: blocks stay as another program wrote
     them."""
-    text, call, result = (splice_at(name, places) for name in ("text", "toolUse", "toolResult"))
+    text, result = splice_at("text", places), splice_at("toolResult", places)
     return MessageForm(
         wire=WIRE,
         host="Converse",
@@ -293,11 +293,7 @@ def form_of(
         ),
         is_unsigned=(lambda _part, _profile: False) if as_sent else is_unsigned,
         as_sent=as_sent,
-        text=TEXT,
-        call=TOOL_USE + b"}}",
-        result=TOOL_RESULT,
-        result_end=b"]}}",
-        splices=(text, call, result),
+        marker=AFTER_BLOCK,
         text_beside_results=result is not None or text is None,
     )
 

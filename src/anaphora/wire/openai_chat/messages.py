@@ -7,7 +7,6 @@ An encoder returns bytes, or None with a notice if Chat has no form for the part
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -34,7 +33,6 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.message_runs import UNFINISHED_REASONING
 from anaphora.wire.openai import (
     arguments_text,
     data_url,
@@ -50,7 +48,8 @@ from anaphora.wire.parts import (
     opaque_json,
     own_members,
 )
-from anaphora.wire.reading import decode_members, known_text
+from anaphora.wire.reading import DECODE_ERRORS, decode_members, decode_text, known_text
+from anaphora.wire.runs import UNFINISHED_REASONING
 
 from .fields import TABLE
 from .params import Traits
@@ -70,7 +69,7 @@ Notices: TypeAlias = list[Notice]
 #: Encodes a part; None if Chat cannot send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
-_PLAIN_TEXT = re.compile(rb'\{"type":"text","text":"([^"\\]*+(?:\\.[^"\\]*+)*+)"\}', re.DOTALL)
+_TEXT_PART = b'{"type":"text","text":'
 _TEXT = Kind.TEXT  # looked up once: access to an enum member is slow
 
 
@@ -260,14 +259,23 @@ def content_of(parts: Sequence[bytes], traits: Traits, sent: Iterable[Part] = ()
     if listed:
         return b"[" + b",".join(parts) + b"]"
     if len(parts) == 1 or traits.only_strings:
-        texts = [found[1] for part in parts if (found := _PLAIN_TEXT.fullmatch(part))]
+        texts = [text for part in parts if (text := _plain_text(part)) is not None]
         if len(texts) == len(parts):
             return b'"' + b"\\n\\n".join(texts) + b'"'
     return b"[" + b",".join(parts) + b"]"
 
 
+def _plain_text(part: bytes) -> bytes | None:
+    """The text of a part that is only a text, as JSON without its quotes."""
+    text = part.removeprefix(_TEXT_PART)[:-1]
+    try:
+        return text[1:-1] if text != part[:-1] and decode_text(text) is not None else None
+    except DECODE_ERRORS:
+        return None  # there are other members
+
+
 def text_part(text: str, extras: Extras | None = None) -> bytes:
-    return b'{"type":"text","text":' + string(text) + closing(extras, WIRE)
+    return _TEXT_PART + string(text) + closing(extras, WIRE)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:

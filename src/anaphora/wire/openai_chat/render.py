@@ -4,7 +4,7 @@ In the body the tools come first, and the system message leads the list of messa
 
 Every source message begins a new message. One whose content is a list stays open after its last
 part; the assistant's is a single chunk and closed, like one whose content is a string (its role is
-a `RoleWithEnd`). So the glue before a chunk depends only on the role before it, which makes
+a `RoleOf`). So the glue before a chunk depends only on the role before it, which makes
 appending cheap and exact.
 
 If a model takes marks, content that they may reach is a list at every turn. Elsewhere a lone text
@@ -26,7 +26,6 @@ from anaphora.values import (
     Message,
     Notice,
     Part,
-    Text,
     Tool,
     ToolCall,
     ToolResult,
@@ -34,7 +33,6 @@ from anaphora.values import (
 )
 from anaphora.wire.breakpoints import MarkPlace, key_slot, locate, options_free
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, policy_notices
-from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     block_log,
     body_order,
@@ -55,15 +53,13 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import encode_members
 from anaphora.wire.rendering import (
-    AddMessages,
     cacheable_count,
-    continuable,
-    continued,
     finish_rendering,
     section_run,
     usable_previous,
     without_foreign_tools,
 )
+from anaphora.wire.runs import RoleOf, message_runs
 
 from .messages import (
     Notices,
@@ -73,7 +69,6 @@ from .messages import (
     is_fields,
     message_fields,
     text_part,
-    tool_call,
 )
 from .params import Traits, envelope, traits_of
 from .types import (
@@ -88,9 +83,6 @@ from .types import (
 
 # Looked up once: access to an enum member is slow.
 _TEXT, _CALL, _RESULT = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
-_USER = b'{"role":"user","content":'
-_RESULT_ROLE = b'{"role":"tool","tool_call_id":%b,"content":'
-_LIST = b'[{"type":"text","text":'
 
 
 def render(
@@ -104,9 +96,6 @@ def render(
     With the rendering of an earlier turn in `previous`, only the difference is rendered; the result
     is the same either way. `markers` are those of a dialect.
     """
-    same = continued(call, profile, previous, WIRE, markers, _adding, close)
-    if same is not None:
-        return same
     traits = traits_of(profile, markers)
     previous = _of_same_traits(usable_previous(previous, WIRE, call.model), traits)
     request = envelope(call, profile, traits, previous.envelope if previous is not None else None)
@@ -132,7 +121,7 @@ def render(
     if not blocks and not messages:
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
-    rendered = finish_rendering(
+    return finish_rendering(
         call,
         profile,
         request,
@@ -152,7 +141,6 @@ def render(
         only_marks=ONLY_MARKS if traits.options and options_free(call) else None,
         automatic="30m" if traits.options and call.ir.cache.mode != "explicit" else None,
     )
-    return continuable(rendered, call, profile, markers)
 
 
 def _of_same_traits(previous: Rendered | None, traits: Traits) -> Rendered | None:
@@ -165,7 +153,7 @@ def _role_of_system(blocks: tuple[PromptBlock, ...], traits: Traits) -> str:
     is_text = traits.only_strings or (len(blocks) == 1 and not traits.breakpoints)
     listed = traits.as_sent and any(has_form(block.extras, LISTED) for block in blocks)
     if is_text and not listed and all(closing(block.extras, WIRE) == b"}" for block in blocks):
-        return RoleWithEnd(role, b'"}')
+        return RoleOf(role, end=b'"}')
     return role
 
 
@@ -177,7 +165,7 @@ def _system_run(
     end: bytes,
 ) -> ChunkRun:
     nearest = traits.nearest if traits.breakpoints else None
-    joined = isinstance(before, RoleWithEnd)
+    joined = isinstance(before, RoleOf)
     role = traits.system_roles.write(place_of(blocks)).encode()
     members = message_members(blocks)
     fields = encode_members(members)[1:-1] + b"," if members else b""
@@ -222,29 +210,17 @@ class Piece(NamedTuple):
     """The beginning of its message on the wire; None inside one that has begun."""
 
 
-class RoleWithEnd(str):
-    """The role of a message whose content is a string, and what is left to write of it."""
-
-    __slots__ = ("end",)
-    end: bytes
-
-    def __new__(cls, role: str, end: bytes = b"") -> RoleWithEnd:
-        made = super().__new__(cls, role)
-        made.end = end
-        return made
-
-
 #: One object for each: logs of prompts hold the role of every message.
-_ENDED = {one: RoleWithEnd(one) for one in ("user", "assistant", "system", "developer", "tool")}
+_ENDED = {one: RoleOf(one) for one in ("user", "assistant", "system", "developer", "tool")}
 
 
-def ended(role: str) -> RoleWithEnd:
+def ended(role: str) -> RoleOf:
     """The role of a message whose content is a string, all of which is written."""
-    return _ENDED.get(role) or RoleWithEnd(role)
+    return _ENDED.get(role) or RoleOf(role)
 
 
 def _end(role: str) -> bytes:
-    if isinstance(role, RoleWithEnd):
+    if isinstance(role, RoleOf):
         return role.end
     return b"" if role == "assistant" else b"]}"
 
@@ -265,18 +241,7 @@ def add_messages(
     """Appends the chunks of these messages. `role` is the wire role before them; None at the
     beginning of a log, whose first chunk has no glue."""
     splice = BEFORE_BRACE if traits.breakpoints else None
-    chunks, first = append.chunks, append.first_chunk
     for message in messages:
-        plain = _plain(message, traits)
-        if plain is not None:
-            kind, data, markable, after = plain
-            append.opens.append(first + len(chunks))
-            append.roles.append(after)
-            chunks.append((kind, splice if markable else None, glue(role) + data))
-            append.ids.append(message.id)
-            append.message_ends.append(first + len(chunks))
-            role = after
-            continue
         notices: Notices = []
         place = f"{where}[{append.message}]"
         for piece in encode_at(place, lay_out, message, notices, traits):
@@ -289,54 +254,6 @@ def add_messages(
             append.notice(notice)
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
-
-
-def _adding(previous: Rendered, _: Profile) -> AddMessages:
-    """Adds to the history of the turn before."""
-    return partial(add_messages, where="conversation", traits=previous.envelope.source[0])
-
-
-def _plain(message: Message, traits: Traits) -> tuple[Kind, bytes, bool, str] | None:
-    """The only chunk of a message that is a text, a text with calls, or the text of one result,
-    without extras: its kind, its bytes without glue, whether it may be marked, and the wire role.
-    Nearly all messages are like that, and `lay_out` takes three times as long for the same bytes.
-    None for other messages, and for those that it rejects."""
-    role, parts = message.role, message.parts
-    try:
-        if role == "assistant":
-            return None if traits.reasoning_needed else _plain_assistant(parts)
-        part = parts[0] if len(parts) == 1 else None
-        listed = traits.breakpoints
-        begin = _LIST if listed else b""
-        if isinstance(part, Text) and part.extras is None and role == "user":
-            data = _USER + begin + string(part.text) + b"}"
-            return _TEXT, data, bool(part.text), role if listed else _ENDED["user"]
-        if isinstance(part, ToolResult) and part.extras is None and role == "tool":
-            content = part.content
-            if isinstance(content, str) and not part.error:
-                data = _RESULT_ROLE % string(part.call_id) + begin + string(content) + b"}"
-                return _RESULT, data, bool(content), role if listed else _ENDED["tool"]
-    except InvalidRequest:
-        pass
-    return None
-
-
-def _plain_assistant(parts: tuple[Part, ...]) -> tuple[Kind, bytes, bool, str] | None:
-    content, calls = b"", list[bytes]()
-    for part in parts:
-        if isinstance(part, Text) and part.extras is None and not content and not calls:
-            content = b'"content":' + string(part.text)
-        elif isinstance(part, ToolCall) and part.extras is None:
-            calls.append(tool_call(part))
-        else:
-            return None
-    if calls:
-        listed = b'"tool_calls":[' + b",".join(calls) + b"]"
-        content = content + b"," + listed if content else listed
-    if not content:
-        return None
-    data = b'{"role":"assistant",' + content + b"}"
-    return _CALL if calls else _TEXT, data, False, "assistant"
 
 
 def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:

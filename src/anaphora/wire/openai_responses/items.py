@@ -99,11 +99,6 @@ def message_opening(role: str, fields: bytes = b"") -> bytes:
 
 
 _INPUT_TEXT = b'{"type":"input_text","text":'
-USER_TEXT = message_opening("user") + _INPUT_TEXT
-ASSISTANT_TEXT = b'{"type":"message","role":"assistant","content":'
-RESULT_TEXT = (
-    b'{"type":"function_call_output","call_id":%b,"output":[{"type":"input_text","text":%b}'
-)
 
 
 def _easy_message(part: Text | Refusal) -> bytes:
@@ -342,36 +337,3 @@ OUTPUT: dict[type, tuple[Kind, Encode]] = {
     Audio: (Kind.AUDIO, _not_output),
     Opaque: (Kind.OTHER, _opaque),
 }
-
-
-def plain_items(message: Message) -> list[tuple[Kind, bytes, bool, str]] | None:
-    """The items of a message of texts, calls and texts of results without extras, one chunk each:
-    its kind, its bytes without glue, whether it may be marked, and the state after it. Nearly all
-    messages are like that, and `lay_out` takes three times as long for the same bytes. None for
-    other messages, and for those that it rejects."""
-    role, parts = message.role, message.parts
-    items: list[tuple[Kind, bytes, bool, str]] = []
-    try:
-        for part in parts:
-            if isinstance(part, Text) and part.extras is None:
-                if role == "assistant":
-                    data = ASSISTANT_TEXT + string(part.text) + b"}"
-                    items.append((_TEXT, data, False, CLOSED))
-                elif role == "user" and len(parts) == 1:
-                    data = USER_TEXT + string(part.text) + b"}"
-                    items.append((_TEXT, data, bool(part.text), role))
-                else:
-                    return None
-            elif isinstance(part, ToolCall) and part.extras is None and role == "assistant":
-                items.append((_CALL, function_call(part), False, CLOSED))
-            elif isinstance(part, ToolResult) and part.extras is None and role == "tool":
-                content = part.content
-                if part.error or not isinstance(content, str):
-                    return None
-                data = RESULT_TEXT % (string(part.call_id), string(content))
-                items.append((_RESULT, data, bool(content), "user"))
-            else:
-                return None
-    except InvalidRequest:
-        return None
-    return items or None

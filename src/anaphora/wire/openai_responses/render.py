@@ -35,7 +35,6 @@ from anaphora.values import (
 )
 from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
-from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
     closing,
@@ -47,15 +46,13 @@ from anaphora.wire.parts import (
     unknown_role,
 )
 from anaphora.wire.rendering import (
-    AddMessages,
     cacheable_count,
-    continuable,
-    continued,
     finish_rendering,
     section_run,
     usable_previous,
     without_foreign_tools,
 )
+from anaphora.wire.runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
 
 from .fields import APP_ITEMS
 from .items import (
@@ -68,7 +65,6 @@ from .items import (
     is_easy,
     message_opening,
     output_parts,
-    plain_items,
     text_part,
 )
 from .params import Traits, automatic_ttl, continues, envelope, traits_of
@@ -93,9 +89,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     With the rendering of an earlier turn in `previous`, only the difference is rendered; the result
     is the same either way.
     """
-    same = continued(call, profile, previous, WIRE, None, _adding, close)
-    if same is not None:
-        return same
     blocks = system_blocks_of(call, profile)
     place = place_of(blocks)
     # JSON mode requires that a message mentions JSON.
@@ -128,7 +121,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     body = [*before, *sent]
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
-    rendered = finish_rendering(
+    return finish_rendering(
         call,
         profile,
         request,
@@ -146,7 +139,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         only_marks=ONLY_MARKS if traits.explicit and options_free(call) else None,
         automatic=automatic_ttl(call, traits),
     )
-    return continuable(rendered, call, profile)
 
 
 def _locate(
@@ -285,18 +277,7 @@ def add_messages(
     `CLOSED`, or None at the beginning of a log."""
     splice = BEFORE_BRACE if traits.explicit else None
     followed = ReasoningFollowed(messages, _follows)
-    chunks, first = append.chunks, append.first_chunk
     for index, message in enumerate(messages):
-        plain = plain_items(message)
-        if plain is not None:
-            for kind, data, markable, after in plain:
-                append.opens.append(first + len(chunks))
-                append.roles.append(after)
-                chunks.append((kind, splice if markable else None, glue(state) + data))
-                state = after
-            append.ids.append(message.id)
-            append.message_ends.append(first + len(chunks))
-            continue
         place = f"{where}[{append.message}]"
         notices: Notices = []
         pieces = encode_at(place, lay_out, message, notices, traits, partial(followed, index))
@@ -310,11 +291,6 @@ def add_messages(
             append.notice(notice)
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
-
-
-def _adding(previous: Rendered, _: Profile) -> AddMessages:
-    """Adds to the history of the turn before."""
-    return partial(add_messages, where="conversation", traits=previous.envelope.source[0])
 
 
 def lay_out(
