@@ -103,7 +103,7 @@ def _responses(call_id: str, arguments: Json) -> list[Json]:
     ]
 
 
-def _gemini(call_id: str, arguments: Json) -> list[Json]:
+def _gemini(_: str, arguments: Json) -> list[Json]:
     call = {"name": "read", "args": arguments}
     result = {"name": "read", "response": {"result": _TEXT}}
     return [
@@ -151,16 +151,22 @@ def turn_before(name: str) -> Turn:
 
 def turn_now(name: str) -> Turn:
     from anaphora import catalog, wire
-    from anaphora.rendered import Plan, Rendered
+    from anaphora.rendered import Plan
+    from anaphora.wire.cutting import as_sent
     from anaphora.wire.known_requests import KnownRequests
+    from anaphora.wire.permissions.content import read_content
+    from anaphora.wire.permissions.fields import read_facts
+    from anaphora.wire.strict_json import decode_strict
 
     requests, codec, path = KnownRequests(1 << 30), wire.get(name), PATHS[name]
-    profile = catalog.profile(wire.provider_of(name), MODELS.get(name, "m"))
-    last: list[Rendered | None] = [None]
+    profile = as_sent(catalog.profile(wire.provider_of(name), MODELS.get(name, "m")))
 
     def turn(body: bytes) -> bytes:
-        call = requests.read(body, name, path, "app")
-        rendered = last[0] = codec.render(call, profile, last[0])
+        reading = requests.read(body, name, path, "app", decode_strict)
+        content = read_content(name, reading.call)
+        read_facts(name, reading.members(), content, path)
+        rendered = codec.render(reading.call, profile, reading.previous)
+        reading.keep_rendered(rendered)
         return b"".join(codec.assemble(rendered, Plan(marks=rendered.marks)).body)
 
     return turn

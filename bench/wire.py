@@ -1,7 +1,7 @@
 """What reading costs: streams beside the official SDKs, requests beside `json.loads`; and signing.
 
     python bench/wire.py [--rounds 7]
-    python bench/wire.py --requests --before ../main    requests of a conversation, beside another tree
+    python bench/wire.py --requests --before ../main    turns, beside another tree
 
 CPU time, ratios measured in one run; of several forms or cuts the worst one counts. Ours reads the
 same bytes as the SDKs, as a transport would hand them over.

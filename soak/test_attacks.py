@@ -34,8 +34,8 @@ from support.usage_home import MORNING, claude_session
 from support.waiting import PATIENCE, wait_until
 
 from anaphora.cli.main import main
-from anaphora.daemon.off_loop import LARGE
 from anaphora.values import Usage
+from anaphora.wire.strict_json import LARGE
 
 WIRES = ("anthropic", "openai", "openai-chat", "gemini")
 MODELS = {

@@ -15,7 +15,7 @@ from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect, dialects
-from anaphora.catalog.dialects import FILE, decode_dialects
+from anaphora.catalog.dialect_rows import FILE, decode_dialects
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 EXCHANGES = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"

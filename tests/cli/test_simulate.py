@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -375,12 +376,10 @@ def test_range_is_printed_with_its_reason(log: Callable[..., Path]) -> None:
     file = log(openai_calls(10))
     text, rows = simulate(file).stdout, simulated(file)["rows"]
     assert "Expected if providers miss at random, and the range of nine cases in ten" in text
-    shares = [
-        sum(one["share"] for row in rows for one in row["chances"] if one["reason"] == reason)
-        / sum(row["predicted"]["read"] > 0 for row in rows)
-        for reason in ("missed", "cut_short")
-    ]
-    missed, cut = map(format_share, shares)
+    reads, sums = sum(row["predicted"]["read"] > 0 for row in rows), Counter[str]()
+    for one in (one for row in rows for one in row["chances"]):
+        sums[one["reason"]] += one["share"]
+    missed, cut = (format_share(sums[reason] / reads) for reason in ("missed", "cut_short"))
     assert f"openai/gpt-5.2: {missed} of reads find nothing, {cut} find a part" in text
 
 

@@ -78,7 +78,8 @@ def killed(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def test_the_page_answers_how_much_and_why(home: Path, usage: Any) -> None:
     page = usage()
-    first, second, *_ = page.splitlines()
+    first, parts, second, *_ = page.splitlines()
+    assert re.fullmatch(r"of this \$0\.\d+ \D+\$0\.\d+ \D+\$0\.\d+ \D+ and \$0\.\d+ \D+", parts)
     assert first == (
         "$0.2984 at API prices from 2026-11-02 to 2026-11-03: 8 calls of Claude Code and Codex"
     )
@@ -161,6 +162,14 @@ def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     (row,) = report(usage, "losses")["dearest"]
     assert (row["cause"], row["line"], row["session"]) == ("expired", 6, IDLE)
     assert usage("losses", "--since", "2026-11-03").count("again") == 2
+    for name in map("{:08x}-1111-4222-8333-444455556666".format, range(12)):
+        file = home / ".claude" / "projects" / "-work-shop" / f"{name}.jsonl"
+        file.write_bytes(claude_session(name, MORNING, [0, 1, 60, 1], "/work/shop"))
+    page = usage("losses")
+    assert "\n10. $" in page
+    assert "and 3 losses more: anaphora usage losses all\n" in page
+    assert "\n13. $" in usage("losses", "all")
+    assert len(report(usage, "losses")["dearest"]) == 13
 
 
 def test_losses_print_a_command_that_works(home: Path, usage: Any, tmp_path: Path) -> None:

@@ -49,41 +49,26 @@ _ITEM = r"input/\*(<(user|assistant|system|developer|message)>/content|<(functio
 _CONVERSE = r"messages/\*(<[^<>/]*>)?/content/\*(<[^<>/]*>)?(/toolResult/content/\*)?"
 #: Typed paths of the data of media, for each wire, with the kind.
 SHOWN: dict[str, list[tuple[str, str]]] = {
-    "anthropic": [
-        (rf"{_USER}{_INSIDE}?<image>/source<base64>/data", "image"),
+    "anthropic": [(rf"{_USER}{_INSIDE}?<image>/source<base64>/data", "image"),
         (rf"{_USER}{_INSIDE}?<document>/source<base64>/data", "document"),
-        (
-            rf"{_USER}{_INSIDE}?<document>/source<content>/content(/\*)?<image>"
-            "/source<base64>/data",
-            "image",
-        ),
-    ],
-    "openai_chat": [
-        (r"messages/\*<(user|tool)>/content(/\*)?<image_url>/image_url(/url)?", "image"),
-        (r"messages/\*<(user|tool)>/content(/\*)?<video_url>/video_url(/url)?", "document"),
-        (r"messages/\*<(user|tool)>/content(/\*)?<file>/file(<file>)?/file_data", "document"),
-        (r"messages/\*<(user|tool)>/content(/\*)?<input_audio>/input_audio/data", "audio"),
-    ],
-    "openai_responses": [
-        (rf"{_ITEM}(/\*)?<input_image>/image_url", "image"),
+        (rf"{_USER}{_INSIDE}?<document>/source<content>/content(/\*)?<image>" "/source<base64>/data",
+        "image")],
+    "openai_chat": [(r"messages/\*<(user|tool)>/content(/\*)?<image_url>/image_url(/url)?",
+        "image"), (r"messages/\*<(user|tool)>/content(/\*)?<video_url>/video_url(/url)?",
+        "document"), (r"messages/\*<(user|tool)>/content(/\*)?<file>/file(<file>)?/file_data",
+        "document"), (r"messages/\*<(user|tool)>/content(/\*)?<input_audio>/input_audio/data",
+        "audio")],
+    "openai_responses": [(rf"{_ITEM}(/\*)?<input_image>/image_url", "image"),
         (rf"{_ITEM}(/\*)?<input_file>/file_data", "document"),
         (rf"{_ITEM}(/\*)?<input_audio>/input_audio/data", "audio"),
         (r"input/\*<computer_call_output>/output<computer_screenshot>/image_url", "image"),
-        (r"input/\*<image_generation_call>/result", "image"),
-    ],
-    "gemini": [
-        (
-            r"contents(/\*)?(<[^<>/]*>)?/parts(/\*)?"
-            r"(/function_?[rR]esponse/parts(/\*)?)?/inline_?[dD]ata/data",
-            "any",
-        )
-    ],
-    "bedrock": [
-        (rf"{_CONVERSE}/image/source/bytes", "image"),
+        (r"input/\*<image_generation_call>/result", "image")],
+    "gemini": [(r"contents(/\*)?(<[^<>/]*>)?/parts(/\*)?" r"(/function_?[rR]esponse/parts(/\*)?)?/inline_?[dD]ata/data",
+        "any")],
+    "bedrock": [(rf"{_CONVERSE}/image/source/bytes", "image"),
         (rf"{_CONVERSE}/document/source/bytes", "document"),
-        (rf"{_CONVERSE}/(audio|video)/source/bytes", "audio"),
-    ],
-}
+        (rf"{_CONVERSE}/(audio|video)/source/bytes", "audio")],
+}  # fmt: skip
 PATTERNS = {
     wire: [(re.compile(pattern), kind) for pattern, kind in rows] for wire, rows in SHOWN.items()
 }
@@ -359,95 +344,36 @@ def result(**members: Any) -> Json:
 #: Requests with a medium of 600,000 bytes, and whether it is shown to the model there.
 PLACES: dict[str, tuple[str, Json, bool]] = {
     "an image": ("anthropic", user({"type": "image", "source": IMAGE}), True),
-    "an image in a result": (
-        "anthropic",
-        result(content=[{"type": "image", "source": IMAGE}]),
-        True,
-    ),
-    "an image in the source of a result": (
-        "anthropic",
-        result(content=[{"type": "text", "text": "Hi"}], source={"type": "image", "source": IMAGE}),
-        False,
-    ),
-    "an image as the source of an image": (
-        "anthropic",
-        user({"type": "image", "source": {"type": "image", "data": LONG}}),
-        False,
-    ),
-    "an image around an image": (
-        "anthropic",
-        user({"type": "image", "source": {"type": "image", "source": IMAGE}}),
-        False,
-    ),
-    "an image in a system text": (
-        "gemini",
-        {
-            "contents": [{"parts": [{"text": "Hi"}]}],
-            "systemInstruction": {
-                "parts": [{"inlineData": {"mimeType": "image/png", "data": LONG}}]
-            },
-        },
-        False,
-    ),
-    "an image of Chat": (
-        "openai_chat",
-        user({"type": "image_url", "image_url": {"url": URL}}),
-        True,
-    ),
-    "an image in a text": (
-        "openai_chat",
-        user({"type": "text", "text": "Hi", "image_url": {"type": "image_url", "image_url": URL}}),
-        False,
-    ),
-    "an image of the system": (
-        "openai_chat",
-        {
-            "messages": [
-                {"role": "system", "content": [{"type": "image_url", "image_url": {"url": URL}}]},
-                {"role": "user", "content": "Hi"},
-            ]
-        },
-        False,
-    ),
-    "an image of Responses": (
-        "openai_responses",
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}]},
-        True,
-    ),
-    "an image in a new item": (
-        "openai_responses",
-        {"input": [{"type": "program", "content": [{"type": "input_image", "image_url": URL}]}]},
-        False,
-    ),
-    "an image of Gemini": (
-        "gemini",
-        {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": LONG}}]}]},
-        True,
-    ),
-    "an image in an image of Gemini": (
-        "gemini",
-        {
-            "contents": [
-                {"parts": [{"inlineData": {"mimeType": "image/png", "inlineData": NESTED}}]}
-            ]
-        },
-        False,
-    ),
-    "an image in the arguments of a call": (
-        "gemini",
-        {
-            "contents": [
-                {
-                    "role": "model",
-                    "parts": [
-                        {"functionCall": {"name": "a", "args": {"inlineData": {"data": LONG}}}}
-                    ],
-                }
-            ]
-        },
-        False,
-    ),
-}
+    "an image in a result": ("anthropic", result(content=[{"type": "image", "source": IMAGE}]),
+        True),
+    "an image in the source of a result": ("anthropic", result(content=[{"type": "text",
+        "text": "Hi"}], source={"type": "image", "source": IMAGE}), False),
+    "an image as the source of an image": ("anthropic", user({"type": "image",
+        "source": {"type": "image", "data": LONG}}), False),
+    "an image around an image": ("anthropic", user({"type": "image", "source": {"type": "image",
+        "source": IMAGE}}), False),
+    "an image in a system text": ("gemini", {"contents": [{"parts": [{"text": "Hi"}]}],
+        "systemInstruction": {"parts": [{"inlineData": {"mimeType": "image/png", "data": LONG}}]}},
+        False),
+    "an image of Chat": ("openai_chat", user({"type": "image_url", "image_url": {"url": URL}}),
+        True),
+    "an image in a text": ("openai_chat", user({"type": "text", "text": "Hi",
+        "image_url": {"type": "image_url", "image_url": URL}}), False),
+    "an image of the system": ("openai_chat", {"messages": [{"role": "system",
+        "content": [{"type": "image_url", "image_url": {"url": URL}}]}, {"role": "user",
+        "content": "Hi"}]}, False),
+    "an image of Responses": ("openai_responses", {"input": [{"role": "user",
+        "content": [{"type": "input_image", "image_url": URL}]}]}, True),
+    "an image in a new item": ("openai_responses", {"input": [{"type": "program",
+        "content": [{"type": "input_image", "image_url": URL}]}]}, False),
+    "an image of Gemini": ("gemini", {"contents": [{"parts": [{"inlineData": {
+        "mimeType": "image/png", "data": LONG}}]}]}, True),
+    "an image in an image of Gemini": ("gemini", {"contents": [{"parts": [{"inlineData": {
+        "mimeType": "image/png", "inlineData": NESTED}}]}]}, False),
+    "an image in the arguments of a call": ("gemini", {"contents": [{"role": "model",
+        "parts": [{"functionCall": {"name": "a", "args": {"inlineData": {"data": LONG}}}}]}]},
+        False),
+}  # fmt: skip
 LIMITS: dict[str, Json] = {
     "anthropic": {"model": "claude-opus-4-5", "max_tokens": 16},
     "openai_chat": {"model": "gpt-5.2", "max_completion_tokens": 16},

@@ -90,12 +90,8 @@ REFUSED = [
     ("anthropic", {"max_tokens": 101}, "max_tokens", "max_tokens of the grant is 100"),
     ("openai_chat", {"max_tokens": 101}, "max_tokens", "max_tokens of the grant is 100"),
     ("openai_chat", {"n": 2}, "n", "n of the grant is 1"),
-    (
-        "gemini",
-        {"generationConfig": {"candidateCount": 2}},
-        "generationConfig.candidateCount",
-        "n of the grant is 1",
-    ),
+    ("gemini", {"generationConfig": {"candidateCount": 2}}, "generationConfig.candidateCount",
+        "n of the grant is 1"),
     ("openai_chat", function("delete_all"), "tools[0]", "tools"),
     ("anthropic", {"tools": [{"type": "bash_20250124", "name": "b"}]}, "tools[0]", "server_tools"),
     ("anthropic", {"mcp_servers": [{}]}, "mcp_servers", "remote_mcp"),
@@ -106,7 +102,7 @@ REFUSED = [
     ("anthropic", {"speed": "fast"}, "speed", "service_tiers"),
     ("openai_chat", {"unheard": 1}, "unheard", "fields"),
     ("gemini", {"generationConfig": {"unheard": 1}}, "generationConfig.unheard", "fields"),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "fields", "param", "reason"), REFUSED)
@@ -220,23 +216,16 @@ def test_approved_prompt_may_be_asked_anything(fields: dict[str, Any]) -> None:
     check_fields(fields, APPROVED)
 
 
-@each_row(
-    "fields",
-    [
-        {"system": [{"type": "text", "text": "Answer questions about anything."}]},
-        {"system": None},
-        {"tools": []},
-        {"tools": [TOOL, TOOL | {"name": "search_files"}]},
-        {"tools": [TOOL, TOOL | {"name": "search_files", "defer_loading": True}]},
-        {"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "Obey."}]},
-        {
-            "messages": [
-                {"role": "user", "content": "a"},
-                {"role": "system", "content": [{"type": "tool_addition", "tool": TOOL}]},
-            ]
-        },
-    ],
-)
+@each_row("fields", [
+    {"system": [{"type": "text", "text": "Answer questions about anything."}]},
+    {"system": None},
+    {"tools": []},
+    {"tools": [TOOL, TOOL | {"name": "search_files"}]},
+    {"tools": [TOOL, TOOL | {"name": "search_files", "defer_loading": True}]},
+    {"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "Obey."}]},
+    {"messages": [{"role": "user", "content": "a"}, {"role": "system",
+        "content": [{"type": "tool_addition", "tool": TOOL}]}]},
+])  # fmt: skip
 def test_any_other_prompt_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(NotGranted):
         check_fields(fields, APPROVED)
@@ -329,15 +318,8 @@ COVERED = [
     ("anthropic", {"tool_choice": {"type": "tool", "name": "Obey this instead."}}),
     ("openai_chat", {"functions": [{"name": "find", "description": "Obey."}]}),
     ("openai_chat", {"tools": [{"type": "function", "function": {"name": "find"}}]}),
-    (
-        "openai_chat",
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "a", "schema": SCHEMA},
-            }
-        },
-    ),
+    ("openai_chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "a",
+        "schema": SCHEMA}}}),
     ("openai_chat", {"stop": ["Obey."]}),
     ("openai_chat", {"prediction": {"type": "content", "content": "Obey."}}),
     ("openai_chat", {"web_search_options": {"user_location": {"city": "Obey."}}}),
@@ -350,7 +332,7 @@ COVERED = [
     ("gemini", {"generationConfig": {"stopSequences": ["Obey."]}}),
     ("gemini", {"tools": [{"functionDeclarations": [{"name": "find"}]}]}),
     *((wire, {"unheard": "Obey."}) for wire in BODIES),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "fields"), COVERED)
@@ -375,16 +357,12 @@ FREE = [
     ("openai_chat", {"n": 2, "seed": 1, "logit_bias": {"50256": -100}, "user": "any text"}),
     ("openai_chat", {"stream_options": {"include_usage": True}, "tool_choice": "none"}),
     ("openai_responses", {"reasoning": {"effort": "low"}, "previous_response_id": "resp_1"}),
-    (
-        "openai_responses",
-        {"include": ["reasoning.encrypted_content"], "text": {"verbosity": "low"}},
-    ),
-    (
-        "gemini",
-        {"generationConfig": {"temperature": 1, "maxOutputTokens": 9}, "labels": {"a": "b"}},
-    ),
+    ("openai_responses", {"include": ["reasoning.encrypted_content"],
+        "text": {"verbosity": "low"}}),
+    ("gemini", {"generationConfig": {"temperature": 1, "maxOutputTokens": 9},
+        "labels": {"a": "b"}}),
     ("gemini", {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "fields"), FREE)

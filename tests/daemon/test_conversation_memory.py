@@ -16,14 +16,13 @@ from anaphora.audit.call_rows import _MOST_STATES, BlockDigests
 from anaphora.cache import hints_of
 from anaphora.daemon.calls import conversations
 from anaphora.daemon.calls.conversations import CallMemory
-from anaphora.daemon.endpoints.body import AppBodies, MessageFacts
 from anaphora.rendered import ChunkLog, Kind, LogAppend
 from anaphora.rendered.request_log import droppable
 from anaphora.tokens import for_model
 from anaphora.traffic.planning import own_plan, read_split
 from anaphora.values import Usage
-from anaphora.wire.body_memory import BodyMemory
 from anaphora.wire.cutting import cut
+from anaphora.wire.reading import decode_members
 
 MODEL, WIRE, PATH = "gpt-4o", "openai_chat", "/v1/chat/completions"
 MESSAGES, CONVERSATIONS = 40, 300
@@ -32,11 +31,9 @@ MOST_BYTES = 16_500
 
 
 class Served:
-    """What the daemon remembers of calls: bodies, and conversations whose text is dropped."""
+    """What the daemon remembers of calls: conversations whose text is dropped."""
 
     def __init__(self) -> None:
-        self.kept = BodyMemory[MessageFacts](1 << 40)
-        self.bodies = AppBodies(self.kept)
         self.memory = CallMemory()
         self._profile = catalog.profile("openai", MODEL)
         self._rules = catalog.rules("openai", MODEL, WIRE)
@@ -53,12 +50,11 @@ class Served:
         self.send({"messages": [system, *said]}, at)
 
     def send(self, fields: dict[str, Any], at: float) -> None:
-        data = json.dumps({"model": MODEL, "max_tokens": 300, **fields})
-        body = self.bodies.read("app", WIRE, data.encode())
-        self.bodies.keep(body, body.facts())
-        rendered = for_model(droppable(cut(wire.get(WIRE), data.encode(), PATH)), self._profile)
-        own, hints = own_plan(rendered, self._rules, body.members), hints_of({}, body.members)
-        read = read_split(rendered, body.members, hints, self._rules, "openai", None)
+        data = json.dumps({"model": MODEL, "max_tokens": 300, **fields}).encode()
+        members = decode_members(data)
+        rendered = for_model(droppable(cut(wire.get(WIRE), data, PATH)), self._profile)
+        own, hints = own_plan(rendered, self._rules, members), hints_of({}, members)
+        read = read_split(rendered, members, hints, self._rules, "openai", None)
         scope = ("app", "openai", WIRE, MODEL)
         call = self.memory.begin(read, scope=scope, at=at, own=own)
         usage = Usage(uncached=100, read=9_000, output=20)
@@ -90,12 +86,8 @@ def test_bytes_of_a_remembered_conversation(monkeypatch: pytest.MonkeyPatch) -> 
     assert taken / CONVERSATIONS < MOST_BYTES
     # What the limits of the caches count is about what is taken.
     (index,) = served.memory._indexes.values()
-    counted = (index.memory + served.kept.size) / (20 + CONVERSATIONS)
+    counted = index.memory / (20 + CONVERSATIONS)
     assert 0.8 < counted / (taken / CONVERSATIONS) < 1.3
-    # Nothing was forgotten: each conversation goes on.
-    before = served.kept.size
-    served.call(100, MESSAGES + 2, 1e9 + 1)
-    assert served.kept.size < before + 1_000
 
 
 def unique(number: int, name: str) -> dict[str, Any]:

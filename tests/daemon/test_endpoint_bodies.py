@@ -33,14 +33,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "duplicate empty key": (b'{"":1,"":2}', "'' occurs twice"),
     "same field in another case": (b'{"model":"a","Model":"b"}', "the same field"),
     "same field in snake case": (b'{"cachedContent":"a","cached_content":"b"}', "the same field"),
-    "same setting in snake case": (
-        b'{"generationConfig":{"maxOutputTokens":1,"max_output_tokens":9}}',
-        "the same field",
-    ),
-    "same field of a tool": (
-        b'{"tools":[{"function":{"name":"search","Name":"delete"}}]}',
-        "the same field",
-    ),
+    "same setting in snake case": (b'{"generationConfig":{"maxOutputTokens":1,"max_output_tokens":9}}',
+        "the same field"),
+    "same field of a tool": (b'{"tools":[{"function":{"name":"search","Name":"delete"}}]}',
+        "the same field"),
     "two values": (b'{"a":1}{"a":2}', "trailing characters"),
     "two lines": (b'{"a":1}\n{"a":2}', "trailing characters"),
     "null byte after the value": (b'{"a":1}\x00', "trailing characters"),
@@ -65,7 +61,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "list": (b'[{"model":"a"}]', "must be a JSON object"),
     "text": (b'"model"', "must be a JSON object"),
     "nothing": (b"", "not valid JSON"),
-}
+}  # fmt: skip
 
 
 @each_row("name", REFUSED)

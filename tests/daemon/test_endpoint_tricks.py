@@ -32,15 +32,9 @@ REPLY = json.dumps(
 ).encode()
 GRANT: dict[str, Any] = {
     "capabilities_grant": ["llm_complete", "llm_stream"],
-    "llm": {
-        "providers": ["anthropic"],
-        "models": ["claude-haiku-*"],
-        "max_tokens": 64,
-        "usd_per_day": 5,
-        "place_markers": False,
-        "share_cache": True,
-    },
-}
+    "llm": {"providers": ["anthropic"], "models": ["claude-haiku-*"], "max_tokens": 64,
+        "usd_per_day": 5, "place_markers": False, "share_cache": True},
+}  # fmt: skip
 
 
 def answer(connection: UpstreamConnection) -> None:
@@ -198,32 +192,22 @@ HEADERS: dict[str, dict[str, Any]] = {
     "two tokens": {"headers": (("authorization", "Bearer x"),)},
     "two tokens in two headers": {"headers": (("x-api-key", "ana_x"),)},
     "text": {"headers": (("content-type", "text/plain"),), "without": ("content-type",)},
-    "a form": {
-        "headers": (("content-type", "multipart/form-data; boundary=x"),),
-        "without": ("content-type",),
-    },
-    "another charset": {
-        "headers": (("content-type", "application/json; charset=utf-16"),),
-        "without": ("content-type",),
-    },
+    "a form": {"headers": (("content-type", "multipart/form-data; boundary=x"),),
+        "without": ("content-type",)},
+    "another charset": {"headers": (("content-type", "application/json; charset=utf-16"),),
+        "without": ("content-type",)},
     "no content type": {"without": ("content-type",)},
     "no gzip": {"headers": (("content-encoding", "gzip"),)},
     "an unknown encoding": {"headers": (("content-encoding", "br"),)},
-    "a bomb": {
-        "headers": (("content-encoding", "gzip"),),
-        "body": gzip.compress(ASK[:-1] + b" " * 4_000_000 + b"}"),
-    },
-    "gzip twice": {
-        "headers": (("content-encoding", "gzip, gzip"),),
-        "body": gzip.compress(gzip.compress(ASK)),
-    },
-    "gzip with a second member": {
-        "headers": (("content-encoding", "gzip"),),
-        "body": gzip.compress(ASK) + gzip.compress(ASK),
-    },
+    "a bomb": {"headers": (("content-encoding", "gzip"),),
+        "body": gzip.compress(ASK[:-1] + b" " * 4_000_000 + b"}")},
+    "gzip twice": {"headers": (("content-encoding", "gzip, gzip"),),
+        "body": gzip.compress(gzip.compress(ASK))},
+    "gzip with a second member": {"headers": (("content-encoding", "gzip"),),
+        "body": gzip.compress(ASK) + gzip.compress(ASK)},
     "another provider": {"headers": (("anaphora-provider", "openai"),)},
     "two versions": {"headers": (("anthropic-version", "2023-06-01, 2099-01-01"),)},
-}
+}  # fmt: skip
 
 
 @both
@@ -241,29 +225,16 @@ SAME: dict[str, dict[str, Any]] = {
     "escapes": {"body": ASK.replace(b"model", b"m\\u006fdel").replace(b"Hi", b"\\u0048\\/")},
     "gzip": {"headers": (("content-encoding", "gzip"),), "body": gzip.compress(ASK)},
     "deflate": {"headers": (("content-encoding", "deflate"),), "body": zlib.compress(ASK)},
-    "another method in a header": {
-        "headers": (
-            ("x-http-method-override", "DELETE"),
-            ("x-http-method", "DELETE"),
-            ("x-method-override", "GET"),
-        )
-    },
-    "another path in a header": {
-        "headers": (("x-original-url", "/v1/organizations"), ("x-rewrite-url", "/v1/files"))
-    },
-    "headers of proxies and accounts": {
-        "headers": (
-            ("x-forwarded-for", "10.0.0.1"),
-            ("x-forwarded-host", "evil.example"),
-            ("forwarded", "for=10.0.0.1"),
-            ("cookie", "session=1"),
-            ("anthropic-beta", "computer-use-2025-01-24"),
-            ("openai-organization", "org-1"),
-            ("x-goog-user-project", "p"),
-        )
-    },
+    "another method in a header": {"headers": (("x-http-method-override", "DELETE"),
+        ("x-http-method", "DELETE"), ("x-method-override", "GET"))},
+    "another path in a header": {"headers": (("x-original-url", "/v1/organizations"),
+        ("x-rewrite-url", "/v1/files"))},
+    "headers of proxies and accounts": {"headers": (("x-forwarded-for", "10.0.0.1"),
+        ("x-forwarded-host", "evil.example"), ("forwarded", "for=10.0.0.1"), ("cookie",
+        "session=1"), ("anthropic-beta", "computer-use-2025-01-24"), ("openai-organization",
+        "org-1"), ("x-goog-user-project", "p"))},
     "a model in the query": {"line": "POST /v1/messages?model=claude-opus-4-8&beta=true HTTP/1.1"},
-}
+}  # fmt: skip
 #: Headers of a request to the provider.
 EXPECTED = {
     "host", "accept", "accept-encoding", "content-type", "content-length", "user-agent",

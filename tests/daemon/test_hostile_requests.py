@@ -35,12 +35,9 @@ MARKER = {"type": "ephemeral"}
 def turn(wire: str, text: str) -> list[Json]:
     """The messages of a conversation so far."""
     if wire == "gemini":
-        said = [{"role": role, "parts": [{"text": text * 100}]} for role in ("user", "model")]
-    elif wire == "bedrock":
-        said = [{"role": role, "content": [{"text": text * 100}]} for role in ("user", "assistant")]
-    else:
-        said = [{"role": role, "content": text * 100} for role in ("user", "assistant")]
-    return said
+        return [{"role": role, "parts": [{"text": text * 100}]} for role in ("user", "model")]
+    content: Any = [{"text": text * 100}] if wire == "bedrock" else text * 100
+    return [{"role": role, "content": content} for role in ("user", "assistant")]
 
 
 def body_of(wire: str, text: str, added: list[Json], fields: Json) -> Json:
@@ -82,135 +79,136 @@ ADDED = {"type": "tool_addition", "tool": EVIL}
 FILE = {"file_id": "file-of-another"}
 END = '"END"'
 #: Wires, statuses, and what makes a request hostile: messages, fields, or replaced bytes.
+A, C, R, G, B = MODELS
 HOSTILE: dict[str, tuple[str, int, Json]] = {
-    # ── bytes ──
-    "a field twice": ("anthropic", 400, raw(END, '1,"x":2,"x":3')),
-    "a field twice, once escaped": ("anthropic", 400, raw(END, '1,"tools":[],"t\\u006fols":[]')),
-    "a key twice in a block": ("anthropic", 400, user({"type": "text", "text": "a"}) | raw(
-        '"text": "a"', '"text": "a", "text": "b"')),
-    "a key twice in a schema": ("openai_responses", 400, raw(
-        END, '1,"tools":[{"type":"function","name":"only_this","parameters":{"a":1,"a":2}}]')),
-    "a key twice in arguments": ("bedrock", 400, user(
-        {"toolUse": {"toolUseId": "t", "name": "only_this", "input": {"q": 7}}}
-    ) | raw('{"q": 7}', '{"q": 7, "q": 8}')),
-    "two values": ("openai_chat", 400, raw(END + "}", '1}{}')),
-    "a comment": ("openai_chat", 400, raw(END, "1/**/")),
-    "a trailing comma": ("gemini", 400, raw(END, "1,")),
-    "invalid UTF-8": ("openai_chat", 400, raw(END, b'"\xc3\x28"')),
-    "a lone surrogate": ("anthropic", 400, raw(END, '"\\ud800"')),
-    "a lone surrogate in a key": ("gemini", 400, raw(END, '1,"\\udc00":1')),
-    "a pair of surrogates in the wrong order": ("openai_responses", 400, raw(END, '"\\udc00\\ud800"')),
-    "not a number": ("anthropic", 400, raw(END, "NaN")),
-    "infinity": ("openai_chat", 400, raw(END, "-Infinity")),
-    "a number out of range": ("openai_chat", 400, raw(END, "1E400")),
-    "a number out of range in arguments": ("anthropic", 400, raw(END, '{"a":[-1E400]}')),
-    "a number with a leading zero": ("anthropic", 400, raw(END, "01")),
-    "a limit of 400 digits": ("anthropic", 400, raw('"max_tokens": 16', '"max_tokens": ' + "9" * 400)),
-    "a limit with an exponent": ("openai_chat", 400, raw("_tokens\": 16", '_tokens": 1e3')),
-    "a limit of minus zero": ("openai_chat", 400, raw("_tokens\": 16", '_tokens": -0')),
-    "a limit below zero": ("gemini", 400, raw("Tokens\": 16", 'Tokens": -1')),
-    "nesting of 2,000 lists": ("anthropic", 400, raw(END, "[" * 2000 + "]" * 2000)),
-    "nesting of 2,000 objects in a message": ("gemini", 400, contents({"a": "DEEP"}) | raw(
-        '"DEEP"', '{"a":' * 2000 + "1" + "}" * 2000)),
-    "a field in two cases": ("openai_chat", 400, {"fields": {"Tools": [], "tools": []}}),
-    "a field in another case": ("openai_chat", 400, {"fields": {"Tools": [FUNCTION]}}),
-    "settings in two spellings": ("gemini", 400, {"fields": {"generation_config": {}}}),
-    # ── tools inside messages ──
-    "a tool in a message": ("anthropic", 403, user(ADDED)),
-    "a tool in a system message": ("anthropic", 403, {"added": [{"role": "system", "content": [ADDED]}]}),
-    "a tool beside a name that is granted": ("anthropic", 403, user(
-        {**ADDED, "tools": [{"name": "only_this", "input_schema": {}}]})),
-    "a tool in another case": ("anthropic", 403, user({"type": "tool_addition", "Tool": EVIL})),
-    "a tool under a member of messages": ("anthropic", 403, user(TEXT, tools=[EVIL])),
-    "a tool in a result": ("anthropic", 403, user(result(ADDED))),
-    "a result in a result": ("anthropic", 400, user(result(result(ADDED)))),
-    "a tool in a document": ("anthropic", 403, user(
-        {"type": "document", "source": {"type": "content", "content": [ADDED]}})),
-    "a tool in the members of a text": ("anthropic", 403, user({"type": "text", "text": "a", "x": [ADDED]})),
-    "a tool in a block that is called message": ("anthropic", 403, user({"type": "message", "x": ADDED})),
-    "a toolset in a message": ("anthropic", 403, user({"type": "mcp_toolset", "mcp_server_name": "m"})),
-    "a listing of tools": ("anthropic", 403, user({"type": "mcp_tool_listing", "tools": [EVIL]})),
-    "a block of another wire": ("anthropic", 403, user({"type": "additional_tools", "tools": [FUNCTION]})),
-    "a tool in a message of Chat": ("openai_chat", 403, user(TEXT, tools=[FUNCTION])),
-    "a tool in a part of Chat": ("openai_chat", 403, user({"type": "tool_addition", "tool": EVIL})),
-    "a tool in a system message of Chat": ("openai_chat", 403, {
-        "added": [{"role": "system", "content": "Hi", "functions": [EVIL]}]}),
-    "servers in an answer of Chat": ("openai_chat", 403, {
-        "added": [{"role": "assistant", "content": "Hi", "mcp_servers": [{"url": "https://a.b"}]}]}),
-    "more tools": ("openai_responses", 403, items({"type": "additional_tools", "tools": [FUNCTION]})),
-    "tools that were found": ("openai_responses", 403, items(
-        {"type": "tool_search_output", "call_id": "c", "tools": [FUNCTION]})),
-    "tools of a server": ("openai_responses", 403, items(
-        {"type": "mcp_list_tools", "server_label": "s", "tools": [EVIL]})),
-    "an item without a type": ("openai_responses", 403, items(
-        {"type": "", "role": "user", "content": "a", "tools": [FUNCTION]})),
-    "tools in an item of text": ("openai_responses", 403, items(
-        {"role": "user", "content": "a", "tools": [FUNCTION]})),
-    "tools in a part": ("openai_responses", 403, user({"type": "", "tools": [FUNCTION]})),
-    "toolAddition": ("bedrock", 403, user({"toolAddition": {"tool": {"name": "delete_all"}}})),
-    "toolAddition of a specification": ("bedrock", 403, user({"toolAddition": {"tool": {"toolSpec": EVIL}}})),
-    "tool_addition of Converse": ("bedrock", 403, user({"tool_addition": {"tool": EVIL}})),
-    "toolAddition in a result": ("bedrock", 403, user(
-        {"toolResult": {"toolUseId": "t", "content": [{"toolAddition": {"tool": EVIL}}]}})),
-    "a result in a result of Converse": ("bedrock", 403, user(
-        {"toolResult": {"toolUseId": "t", "content": [
-            {"toolResult": {"toolUseId": "u", "content": [{"toolSpec": EVIL}]}}]}})),
-    "a tool in a block that is called message, of Converse": ("bedrock", 403, user({"message": {"toolSpec": EVIL}})),
-    "a tool in a part of Gemini": ("gemini", 403, contents({"text": "a", "tools": [EVIL]})),
-    "a tool in a message of Gemini": ("gemini", 403, contents({"text": "a"}, functionDeclarations=[EVIL])),
-    "a tool in an empty message of Gemini": ("gemini", 403, contents({"text": ""}, role="model", tools=[EVIL])),
-    # ── files and stored objects ──
-    "a file of another app": ("anthropic", 404, user({"type": "image", "source": {"type": "file", **FILE}})),
-    "a file in a new kind of block": ("anthropic", 404, user({"type": "hologram", "a": [FILE]})),
-    "a file in the members of a text": ("anthropic", 404, user({"type": "text", "text": "a", "source": FILE})),
-    "a file of Chat": ("openai_chat", 404, user({"type": "file", "file": FILE})),
-    "a file and its data": ("openai_chat", 404, user({"type": "file", "file": {**FILE, "file_data": "a"}})),
-    "the sound of another's answer": ("openai_chat", 404, {
-        "added": [{"role": "assistant", "content": "a", "audio": {"id": "audio_1"}}]}),
-    "an item of another app": ("openai_responses", 404, items({"type": "item_reference", "id": "msg_1"})),
-    "an item with an id alone": ("openai_responses", 404, items({"id": "msg_1"})),
-    "reasoning of another app": ("openai_responses", 404, items({"type": "reasoning", "id": "rs_1", "summary": []})),
-    "an item without an id": ("openai_responses", 400, items({"type": "item_reference"})),
-    "an item with nothing": ("openai_responses", 400, items({"content": "Hi"})),
-    "an answer of another app": ("openai_responses", 404, {"fields": {"previous_response_id": "resp_1"}}),
-    "a conversation": ("openai_responses", 403, {"fields": {"conversation": {"id": "conv_1"}}}),
-    "a container": ("anthropic", 403, {"fields": {"container": "container_1"}}),
-    "a container of a tool": ("openai_responses", 403, {
-        "fields": {"tools": [{"type": "code_interpreter", "container": "c_1"}]}}),
-    "stores of the account": ("openai_responses", 403, {
-        "fields": {"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}}),
-    "cached contents": ("gemini", 403, {"fields": {"cached_content": "cachedContents/c"}}),
-    "a bucket": ("gemini", 403, contents({"fileData": BUCKET})),
-    "a bucket in another case": ("gemini", 403, contents({"FileData": BUCKET})),
-    "a bucket beside data": ("gemini", 403, contents({"fileData": BUCKET, "inlineData": {"data": "QQ=="}})),
-    "a bucket in a result": ("gemini", 403, contents(
-        {"functionResponse": {"name": "f", "response": {}, "parts": [{"file_data": BUCKET}]}})),
-    "a bucket in a tool's answer": ("gemini", 403, contents({"toolResponse": {"x": [{"fileData": BUCKET}]}})),
-    "a bucket under two names": ("gemini", 400, contents({"fileData": {**BUCKET, "file_uri": "a"}})),
-    "S3": ("bedrock", 403, user({"image": {"format": "png", "source": S3}})),
-    "S3 in another case": ("bedrock", 403, user({"image": {"format": "png", "source": {"S3Location": {}}}})),
-    "S3 in a guarded block": ("bedrock", 403, user({"guardContent": {"image": {"source": S3}}})),
-    "S3 in the members of a document": ("bedrock", 403, user(
-        {"document": {"format": "pdf", "name": "a", "source": {"text": "a"}, "x": S3}})),
-    "two kinds of block in one": ("bedrock", 400, user({"text": "a", "image": {"source": S3}})),
-    # ── fields of other wires, and money ──
-    "another model": ("anthropic", 403, {"fields": {"fallbacks": [{"model": "claude-opus-5-5"}]}}),
-    "answers of another wire": ("anthropic", 403, {"fields": {"n": 5}}),
-    "fields of Converse": ("anthropic", 403, {"fields": {"additionalModelRequestFields": {"tools": [EVIL]}}}),
-    "settings of Gemini": ("openai_chat", 403, {"fields": {"generationConfig": {"candidateCount": 9}}}),
-    "servers of Claude": ("openai_chat", 403, {"fields": {"mcp_servers": [{"url": "https://a.b"}]}}),
-    "a stored prompt": ("openai_responses", 403, {"fields": {"prompt": {"id": "pmpt_1"}}}),
-    "the background": ("openai_responses", 403, {"fields": {"background": True}}),
-    "tools in the fields of a model": ("bedrock", 403, {
-        "fields": {"additionalModelRequestFields": {"tools": [EVIL]}}}),
-    "a prompt in the fields of a model": ("bedrock", 403, {
-        "fields": {"additionalModelRequestFields": {"messages": [{"role": "user", "content": "a"}]}}}),
-    # ── markers where none may stand ──
-    "a marker for another time": ("bedrock", 403, user({"text": "a"}, {"cachePoint": {"ttl": "2h"}})),
-    "a marker with a text": ("bedrock", 400, user({"cachePoint": {"type": "default"}, "text": "a"})),
-    "a marker that is a list": ("anthropic", 400, user({"type": "text", "text": "a", "cache_control": []})),
-    "a marker with tools": ("anthropic", 403, user(
-        {"type": "thinking", "thinking": "a", "signature": "s", "cache_control": {**MARKER, "tools": [EVIL]}})),
+    "a field twice": (A, 400, raw(END, '1,"x":2,"x":3')),
+    "a field twice, once escaped": (A, 400, raw(END, '1,"tools":[],"t\\u006fols":[]')),
+    "a key twice in a block": (A, 400, user({"type": "text", "text": "a"}) | raw('"text": "a"',
+        '"text": "a", "text": "b"')),
+    "a key twice in a schema": (R, 400, raw(END,
+        '1,"tools":[{"type":"function","name":"only_this","parameters":{"a":1,"a":2}}]')),
+    "a key twice in arguments": (B, 400, user({"toolUse": {"toolUseId": "t", "name": "only_this",
+        "input": {"q": 7}}}) | raw('{"q": 7}', '{"q": 7, "q": 8}')),
+    "two values": (C, 400, raw(END + "}", "1}{}")),
+    "a comment": (C, 400, raw(END, "1/**/")),
+    "a trailing comma": (G, 400, raw(END, "1,")),
+    "invalid UTF-8": (C, 400, raw(END, b'"\xc3\x28"')),
+    "a lone surrogate": (A, 400, raw(END, '"\\ud800"')),
+    "a lone surrogate in a key": (G, 400, raw(END, '1,"\\udc00":1')),
+    "a pair of surrogates in the wrong order": (R, 400, raw(END, '"\\udc00\\ud800"')),
+    "not a number": (A, 400, raw(END, "NaN")),
+    "infinity": (C, 400, raw(END, "-Infinity")),
+    "a number out of range": (C, 400, raw(END, "1E400")),
+    "a number out of range in arguments": (A, 400, raw(END, '{"a":[-1E400]}')),
+    "a number with a leading zero": (A, 400, raw(END, "01")),
+    "a limit of 400 digits": (A, 400, raw('"max_tokens": 16', '"max_tokens": ' + "9" * 400)),
+    "a limit with an exponent": (C, 400, raw('_tokens": 16', '_tokens": 1e3')),
+    "a limit of minus zero": (C, 400, raw('_tokens": 16', '_tokens": -0')),
+    "a limit below zero": (G, 400, raw('Tokens": 16', 'Tokens": -1')),
+    "nesting of 2,000 lists": (A, 400, raw(END, "[" * 2000 + "]" * 2000)),
+    "nesting of 2,000 objects in a message": (G, 400, contents({"a": "DEEP"}) | raw('"DEEP"',
+        '{"a":' * 2000 + "1" + "}" * 2000)),
+    "a field in two cases": (C, 400, {"fields": {"Tools": [], "tools": []}}),
+    "a field in another case": (C, 400, {"fields": {"Tools": [FUNCTION]}}),
+    "settings in two spellings": (G, 400, {"fields": {"generation_config": {}}}),
+    "a tool in a message": (A, 403, user(ADDED)),
+    "a tool in a system message": (A, 403, {"added": [{"role": "system", "content": [ADDED]}]}),
+    "a tool beside a name that is granted": (A, 403, user({**ADDED, "tools": [{"name": "only_this",
+        "input_schema": {}}]})),
+    "a tool in another case": (A, 403, user({"type": "tool_addition", "Tool": EVIL})),
+    "a tool under a member of messages": (A, 403, user(TEXT, tools=[EVIL])),
+    "a tool in a result": (A, 403, user(result(ADDED))),
+    "a result in a result": (A, 400, user(result(result(ADDED)))),
+    "a tool in a document": (A, 403, user({"type": "document", "source": {"type": "content",
+        "content": [ADDED]}})),
+    "a tool in the members of a text": (A, 403, user({"type": "text", "text": "a", "x": [ADDED]})),
+    "a tool in a block that is called message": (A, 403, user({"type": "message", "x": ADDED})),
+    "a toolset in a message": (A, 403, user({"type": "mcp_toolset", "mcp_server_name": "m"})),
+    "a listing of tools": (A, 403, user({"type": "mcp_tool_listing", "tools": [EVIL]})),
+    "a block of another wire": (A, 403, user({"type": "additional_tools", "tools": [FUNCTION]})),
+    "a tool in a message of Chat": (C, 403, user(TEXT, tools=[FUNCTION])),
+    "a tool in a part of Chat": (C, 403, user({"type": "tool_addition", "tool": EVIL})),
+    "a tool in a system message of Chat": (C, 403, {"added": [{"role": "system", "content": "Hi",
+        "functions": [EVIL]}]}),
+    "servers in an answer of Chat": (C, 403, {"added": [{"role": "assistant", "content": "Hi",
+        "mcp_servers": [{"url": "https://a.b"}]}]}),
+    "more tools": (R, 403, items({"type": "additional_tools", "tools": [FUNCTION]})),
+    "tools that were found": (R, 403, items({"type": "tool_search_output", "call_id": "c",
+        "tools": [FUNCTION]})),
+    "tools of a server": (R, 403, items({"type": "mcp_list_tools", "server_label": "s",
+        "tools": [EVIL]})),
+    "an item without a type": (R, 403, items({"type": "", "role": "user", "content": "a",
+        "tools": [FUNCTION]})),
+    "tools in an item of text": (R, 403, items({"role": "user", "content": "a",
+        "tools": [FUNCTION]})),
+    "tools in a part": (R, 403, user({"type": "", "tools": [FUNCTION]})),
+    "toolAddition": (B, 403, user({"toolAddition": {"tool": {"name": "delete_all"}}})),
+    "toolAddition of a specification": (B, 403,
+        user({"toolAddition": {"tool": {"toolSpec": EVIL}}})),
+    "tool_addition of Converse": (B, 403, user({"tool_addition": {"tool": EVIL}})),
+    "toolAddition in a result": (B, 403, user({"toolResult": {"toolUseId": "t",
+        "content": [{"toolAddition": {"tool": EVIL}}]}})),
+    "a result in a result of Converse": (B, 403, user({"toolResult": {"toolUseId": "t",
+        "content": [{"toolResult": {"toolUseId": "u", "content": [{"toolSpec": EVIL}]}}]}})),
+    "a tool in a block that is called message, of Converse": (B, 403,
+        user({"message": {"toolSpec": EVIL}})),
+    "a tool in a part of Gemini": (G, 403, contents({"text": "a", "tools": [EVIL]})),
+    "a tool in a message of Gemini": (G, 403, contents({"text": "a"}, functionDeclarations=[EVIL])),
+    "a tool in an empty message of Gemini": (G, 403, contents({"text": ""}, role="model",
+        tools=[EVIL])),
+    "a file of another app": (A, 404, user({"type": "image", "source": {"type": "file", **FILE}})),
+    "a file in a new kind of block": (A, 404, user({"type": "hologram", "a": [FILE]})),
+    "a file in the members of a text": (A, 404, user({"type": "text", "text": "a",
+        "source": FILE})),
+    "a file of Chat": (C, 404, user({"type": "file", "file": FILE})),
+    "a file and its data": (C, 404, user({"type": "file", "file": {**FILE, "file_data": "a"}})),
+    "the sound of another's answer": (C, 404, {"added": [{"role": "assistant", "content": "a",
+        "audio": {"id": "audio_1"}}]}),
+    "an item of another app": (R, 404, items({"type": "item_reference", "id": "msg_1"})),
+    "an item with an id alone": (R, 404, items({"id": "msg_1"})),
+    "reasoning of another app": (R, 404, items({"type": "reasoning", "id": "rs_1", "summary": []})),
+    "an item without an id": (R, 400, items({"type": "item_reference"})),
+    "an item with nothing": (R, 400, items({"content": "Hi"})),
+    "an answer of another app": (R, 404, {"fields": {"previous_response_id": "resp_1"}}),
+    "a conversation": (R, 403, {"fields": {"conversation": {"id": "conv_1"}}}),
+    "a container": (A, 403, {"fields": {"container": "container_1"}}),
+    "a container of a tool": (R, 403, {"fields": {"tools": [{"type": "code_interpreter",
+        "container": "c_1"}]}}),
+    "stores of the account": (R, 403, {"fields": {"tools": [{"type": "file_search",
+        "vector_store_ids": ["vs_1"]}]}}),
+    "cached contents": (G, 403, {"fields": {"cached_content": "cachedContents/c"}}),
+    "a bucket": (G, 403, contents({"fileData": BUCKET})),
+    "a bucket in another case": (G, 403, contents({"FileData": BUCKET})),
+    "a bucket beside data": (G, 403, contents({"fileData": BUCKET,
+        "inlineData": {"data": "QQ=="}})),
+    "a bucket in a result": (G, 403, contents({"functionResponse": {"name": "f", "response": {},
+        "parts": [{"file_data": BUCKET}]}})),
+    "a bucket in a tool's answer": (G, 403,
+        contents({"toolResponse": {"x": [{"fileData": BUCKET}]}})),
+    "a bucket under two names": (G, 400, contents({"fileData": {**BUCKET, "file_uri": "a"}})),
+    "S3": (B, 403, user({"image": {"format": "png", "source": S3}})),
+    "S3 in another case": (B, 403, user({"image": {"format": "png",
+        "source": {"S3Location": {}}}})),
+    "S3 in a guarded block": (B, 403, user({"guardContent": {"image": {"source": S3}}})),
+    "S3 in the members of a document": (B, 403, user({"document": {"format": "pdf", "name": "a",
+        "source": {"text": "a"}, "x": S3}})),
+    "two kinds of block in one": (B, 400, user({"text": "a", "image": {"source": S3}})),
+    "another model": (A, 403, {"fields": {"fallbacks": [{"model": "claude-opus-5-5"}]}}),
+    "answers of another wire": (A, 403, {"fields": {"n": 5}}),
+    "fields of Converse": (A, 403, {"fields": {"additionalModelRequestFields": {"tools": [EVIL]}}}),
+    "settings of Gemini": (C, 403, {"fields": {"generationConfig": {"candidateCount": 9}}}),
+    "servers of Claude": (C, 403, {"fields": {"mcp_servers": [{"url": "https://a.b"}]}}),
+    "a stored prompt": (R, 403, {"fields": {"prompt": {"id": "pmpt_1"}}}),
+    "the background": (R, 403, {"fields": {"background": True}}),
+    "tools in the fields of a model": (B, 403, {"fields": {"additionalModelRequestFields": {
+        "tools": [EVIL]}}}),
+    "a prompt in the fields of a model": (B, 403, {"fields": {"additionalModelRequestFields": {
+        "messages": [{"role": "user", "content": "a"}]}}}),
+    "a marker for another time": (B, 403, user({"text": "a"}, {"cachePoint": {"ttl": "2h"}})),
+    "a marker with a text": (B, 400, user({"cachePoint": {"type": "default"}, "text": "a"})),
+    "a marker that is a list": (A, 400, user({"type": "text", "text": "a", "cache_control": []})),
+    "a marker with tools": (A, 403, user({"type": "thinking", "thinking": "a", "signature": "s",
+        "cache_control": {**MARKER, "tools": [EVIL]}})),
 }  # fmt: skip
 
 
@@ -239,27 +237,18 @@ def daemon(
         yield running
 
 
-def sent(
-    daemon: TestedDaemon,
-    wire: str,
-    text: str,
-    added: Any = (),
-    fields: Any = None,
-    replace: Any = (),
-) -> httpx.Response:
+def sent(daemon: TestedDaemon, wire: str, text: str, changes: Json) -> httpx.Response:
     target, model = MODELS[wire]
-    body = body_of(
-        wire, text, list(added), {**(fields or {}), "user": "END"} if replace else fields or {}
-    )
-    data = json.dumps(body).encode()
-    if replace:
-        assert replace[0] in data, data
-        data = data.replace(*replace)
+    old, new = changes.get("replace", (b"", b""))
+    fields = changes.get("fields", {}) | ({"user": "END"} if old else {})
+    data = json.dumps(body_of(wire, text, changes.get("added", []), fields)).encode()
+    assert old in data, data
     path = f"/model/{model}/converse" if wire == "bedrock" else PATHS.get(wire, "")
     path = f"/v1beta/models/{model}:generateContent" if wire == "gemini" else path
     headers = {"anaphora-provider": target, "content-type": "application/json"}
     with daemon.client() as client:
-        return client.post(path, content=data, headers=headers)
+        content = data.replace(old, new) if old else data
+        return client.post(path, content=content, headers=headers)
 
 
 @each_row("name", HOSTILE)
@@ -267,15 +256,12 @@ def test_hostile_request_is_refused_cold_and_as_the_next_turn(
     name: str, daemon: TestedDaemon, provider: ScriptedProvider
 ) -> None:
     wire, status, changes = HOSTILE[name]
-    cold = sent(daemon, wire, f"cold {name} ", **changes)
-    assert sent(daemon, wire, f"warm {name} ").status_code == 200
+    cold = sent(daemon, wire, f"cold {name} ", changes)
+    assert sent(daemon, wire, f"warm {name} ", {}).status_code == 200
     provider.reset()
-    warm = sent(daemon, wire, f"warm {name} ", **changes)
+    warm = sent(daemon, wire, f"warm {name} ", changes)
     assert (cold.status_code, warm.status_code) == (status, status), (cold.text, warm.text)
     assert provider.bodies == []
-    assert message_of(cold) == message_of(warm)
-
-
-def message_of(response: httpx.Response) -> Any:
-    found = response.json()
-    return found.get("message") or found["error"]["message"]
+    answers = [each.json() for each in (cold, warm)]
+    messages = [found.get("message") or found["error"]["message"] for found in answers]
+    assert messages[0] == messages[1]

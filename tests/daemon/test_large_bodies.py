@@ -17,11 +17,13 @@ from support.daemon import TestedDaemon, running_daemon
 from support.tables import each_row
 from support.waiting import PATIENCE, until
 
+from anaphora.daemon.endpoints import body as body_module
 from anaphora.daemon.endpoints.body import parse_object
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.emulator.server import Emulator
 from anaphora.errors import RequestRejected, TooLarge
 from anaphora.wire import strict_json as pieces
+from anaphora.wire.known_requests import KnownRequests
 from anaphora.wire.strict_json import LARGE, decode_strict
 
 from .test_endpoint_bodies import REFUSED
@@ -361,3 +363,23 @@ def test_work_whose_caller_is_gone_keeps_its_thread_until_it_ends() -> None:
         off_loop.close()
 
     asyncio.run(run())
+
+
+def test_known_messages_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like those that are new: the number of messages and blocks of a request is limited."""
+    monkeypatch.setattr(body_module, "MOST_ELEMENTS", 18)
+    requests, blocks = KnownRequests(1 << 24), [{"type": "text", "text": "?" * 5000}] * 2
+    messages: list[dict[str, Any]] = [{"role": "user", "content": blocks}]
+
+    def read() -> int:
+        data = json.dumps({"model": "m", "messages": messages}).encode()
+        reading = requests.find(data, "openai_chat")
+        body_module.read_strictly(data, reading)
+        return reading.parse().known
+
+    assert read() == 0
+    messages.append({"role": "user", "content": "?"})
+    assert read() == 1
+    messages += [{"role": "user", "content": "?"}] * 20
+    with pytest.raises(TooLarge, match="more than 18 messages"):
+        read()

@@ -105,8 +105,31 @@ def names_of(tools: Any) -> Iterator[str]:
                 yield from names_of(value)
 
 
-def definitions(body: Any) -> Iterator[Any]:
+DEFINING = {"additional_tools", "tool_search_output", "tool_addition"}
+TOOLS = {"tool", "tools", "toolspec", "tooladdition", "functiondeclarations", "functions"}
+ARGUMENTS = {"input", "arguments", "args", "response", "json"}
+
+
+def added(value: Any, lax: bool) -> Iterator[Any]:
+    """The tools that messages define where a provider reads them, or, of an app without a grant for
+    unknown fields, in any member that has such a name."""
+    if isinstance(value, list):
+        for each in value:
+            yield from added(each, lax)
+    elif isinstance(value, dict):
+        defines = str(value.get("type")) in DEFINING
+        for key, inner in value.items():
+            own = key.replace("_", "").casefold()
+            if own in TOOLS and (not lax or defines or own == "tooladdition"):
+                yield inner
+            elif key not in ARGUMENTS:
+                yield from added(inner, lax)
+
+
+def definitions(body: Any, lax: bool) -> Iterator[Any]:
     """The tools of a request, and those that its messages add."""
+    for name in ("messages", "input", "contents"):
+        yield from added(body.get(name), lax)
     names = ("tools", "functions")
     if isinstance(config := body.get("toolConfig"), dict):
         yield from (value for key, value in config.items() if key.casefold() == "tools")
@@ -114,12 +137,6 @@ def definitions(body: Any) -> Iterator[Any]:
         for key, value in holder.items() if isinstance(holder, dict) else ():
             if key.casefold() in names:
                 yield value
-    for item in body.get("input") or ():
-        if isinstance(item, dict) and item.get("type") in (
-            "additional_tools",
-            "tool_search_output",
-        ):
-            yield item.get("tools")
 
 
 def is_function(tool: Any) -> bool:
@@ -149,7 +166,7 @@ def limits_of(wire: str, body: Json) -> list[Any]:
 
 def check_sent(request: HttpRequest, wire: str, lax: bool) -> None:
     body = json.loads(request.body)
-    for tools in definitions(body):
+    for tools in definitions(body, lax):
         for tool in tools if isinstance(tools, list) else [tools]:
             if not lax or is_function(tool):
                 assert set(names_of(tool)) <= NAMES, tool

@@ -84,12 +84,9 @@ LIMITS = [
     ("gemini", {"generation_config": {"max_output_tokens": 7}}, "generationConfig.maxOutputTokens"),
     ("bedrock", {"inferenceConfig": {"maxTokens": 7}}, "inferenceConfig.maxTokens"),
     ("bedrock", {MORE: {"max_tokens": 7}}, f"{MORE}.max_tokens"),
-    (
-        "bedrock",
-        {"inferenceConfig": {"maxTokens": 3}, MORE: {"inferenceConfig": {"maxTokens": 7}}},
-        f"{MORE}.inferenceConfig.maxTokens",
-    ),
-]
+    ("bedrock", {"inferenceConfig": {"maxTokens": 3}, MORE: {"inferenceConfig": {"maxTokens": 7}}},
+        f"{MORE}.inferenceConfig.maxTokens"),
+]  # fmt: skip
 
 
 @each_row(("wire", "fields", "name"), LIMITS)
@@ -146,28 +143,19 @@ def test_number_of_answers() -> None:
 # ── Models ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@each_row(
-    ("wire", "fields", "param"),
-    [
-        ("anthropic", {"fallbacks": [{"model": "other"}]}, "fallbacks[0].model"),
-        ("openai_chat", {"models": ["other"]}, "models[0]"),
-        ("openai_chat", {"fallbacks": ["other"]}, "fallbacks[0]"),
-        (
-            "anthropic",
-            {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "other"}]},
-            "tools[0].model",
-        ),
-        (
-            "openai_responses",
-            {"tools": [{"type": "image_generation", "model": "other"}]},
-            "tools[0].model",
-        ),
-        ("gemini", {"model": "models/other"}, "model"),
-        ("bedrock", {"modelId": "other"}, "modelId"),
-        ("bedrock", {MORE: {"model": "other"}}, f"{MORE}.model"),
-        ("bedrock", {MORE: {"fallbacks": [{"model": "other"}]}}, f"{MORE}.fallbacks[0].model"),
-    ],
-)
+@each_row(("wire", "fields", "param"), [
+    ("anthropic", {"fallbacks": [{"model": "other"}]}, "fallbacks[0].model"),
+    ("openai_chat", {"models": ["other"]}, "models[0]"),
+    ("openai_chat", {"fallbacks": ["other"]}, "fallbacks[0]"),
+    ("anthropic", {"tools": [{"type": "advisor_20260301", "name": "advisor",
+        "model": "other"}]}, "tools[0].model"),
+    ("openai_responses", {"tools": [{"type": "image_generation", "model": "other"}]},
+        "tools[0].model"),
+    ("gemini", {"model": "models/other"}, "model"),
+    ("bedrock", {"modelId": "other"}, "modelId"),
+    ("bedrock", {MORE: {"model": "other"}}, f"{MORE}.model"),
+    ("bedrock", {MORE: {"fallbacks": [{"model": "other"}]}}, f"{MORE}.fallbacks[0].model"),
+])  # fmt: skip
 def test_every_model_that_a_body_names_is_found(wire: str, fields: Any, param: str) -> None:
     """D11."""
     assert (param, "other") in facts_of(wire, fields).models
@@ -217,60 +205,22 @@ FUNCTIONS = [
     ("openai_chat", {"tools": [{"type": "custom", "custom": {"name": "find"}}]}, "tools[0]"),
     ("openai_chat", {"functions": [{"name": "find"}]}, "functions[0]"),
     ("openai_responses", {"tools": [{"type": "function", "name": "find"}]}, "tools[0]"),
-    (
-        "openai_responses",
-        {
-            "tools": [
-                {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "find"}]}
-            ]
-        },
-        "tools[0].tools[0]",
-    ),
-    (
-        "openai_responses",
-        {"input": [{"type": "additional_tools", "tools": [{"type": "function", "name": "find"}]}]},
-        "input[0]",
-    ),
-    (
-        "anthropic",
-        {
-            "messages": [
-                {
-                    "role": "system",
-                    "content": [
-                        {"type": "tool_addition", "tool": {"name": "find", "input_schema": {}}}
-                    ],
-                }
-            ]
-        },
-        "messages[0].content[0]",
-    ),
-    (
-        "gemini",
-        {"tools": [{"functionDeclarations": [{"name": "find"}]}]},
-        "tools[0].functionDeclarations[0]",
-    ),
-    (
-        "gemini",
-        {"tools": {"function_declarations": {"name": "find"}}},
-        "tools[0].functionDeclarations[0]",
-    ),
-    (
-        "bedrock",
-        {"toolConfig": {"tools": [{"toolSpec": SPEC}, {"cachePoint": {}}]}},
-        "toolConfig.tools[0].toolSpec",
-    ),
+    ("openai_responses", {"tools": [{"type": "namespace", "name": "n",
+        "tools": [{"type": "function", "name": "find"}]}]}, "tools[0].tools[0]"),
+    ("openai_responses", {"input": [{"type": "additional_tools", "tools": [{"type": "function",
+        "name": "find"}]}]}, "input[0]"),
+    ("anthropic", {"messages": [{"role": "system", "content": [{"type": "tool_addition",
+        "tool": {"name": "find", "input_schema": {}}}]}]}, "messages[0].content[0]"),
+    ("gemini", {"tools": [{"functionDeclarations": [{"name": "find"}]}]},
+        "tools[0].functionDeclarations[0]"),
+    ("gemini", {"tools": {"function_declarations": {"name": "find"}}},
+        "tools[0].functionDeclarations[0]"),
+    ("bedrock", {"toolConfig": {"tools": [{"toolSpec": SPEC}, {"cachePoint": {}}]}},
+        "toolConfig.tools[0].toolSpec"),
     ("bedrock", {MORE: {"tools": [{"name": "find", "input_schema": {}}]}}, f"{MORE}.tools[0]"),
-    (
-        "bedrock",
-        {
-            "messages": [
-                {"role": "system", "content": [{"toolAddition": {"tool": {"name": "find"}}}]}
-            ]
-        },
-        "messages[0].content[0]",
-    ),
-]
+    ("bedrock", {"messages": [{"role": "system",
+        "content": [{"toolAddition": {"tool": {"name": "find"}}}]}]}, "messages[0].content[0]"),
+]  # fmt: skip
 
 
 @each_row(("wire", "fields", "param"), FUNCTIONS)
@@ -283,20 +233,14 @@ SERVER_TOOLS = [
     ("anthropic", {"tools": [{"type": "code_execution_20260120", "name": "c"}]}, None),
     ("anthropic", {"tools": [{"type": "computer_20250124", "name": "computer"}]}, None),
     ("openai_chat", {"web_search_options": {}}, 1),
-    (
-        "openai_chat",
-        {"tools": [{"type": "openrouter:web_search", "parameters": {"max_uses": 2}}]},
-        2,
-    ),
+    ("openai_chat", {"tools": [{"type": "openrouter:web_search", "parameters": {"max_uses": 2}}]},
+        2),
     ("openai_responses", {"tools": [{"type": "web_search"}]}, None),
     ("openai_responses", {"tools": [{"type": "file_search", "vector_store_ids": []}]}, None),
     ("openai_responses", {"tools": [{"type": "image_generation"}]}, None),
     ("openai_responses", {"tools": [{"type": "computer_use_preview"}]}, None),
-    (
-        "openai_responses",
-        {"input": [{"type": "additional_tools", "tools": [{"type": "shell"}]}]},
-        None,
-    ),
+    ("openai_responses", {"input": [{"type": "additional_tools", "tools": [{"type": "shell"}]}]},
+        None),
     ("gemini", {"tools": [{"googleSearch": {}}]}, None),
     ("gemini", {"tools": [{"google_search": {}}]}, None),
     ("gemini", {"tools": [{"functionDeclarations": [], "urlContext": {}}]}, None),
@@ -304,7 +248,7 @@ SERVER_TOOLS = [
     ("bedrock", {"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}}, None),
     ("bedrock", {"toolConfig": {"tools": [{"unheard": {}}]}}, None),
     ("bedrock", {MORE: {"tools": [{"type": "computer_20250124", "name": "computer"}]}}, None),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "fields", "calls"), SERVER_TOOLS)
@@ -335,20 +279,10 @@ HANDLES = [
     ("openai_responses", {"conversation": {"id": "id1"}}, "conversation"),
     ("openai_responses", {"prompt_cache_options": {"comparison_response_id": "id1"}}, "response"),
     ("openai_responses", {"input": [{"type": "item_reference", "id": "id1"}]}, "item"),
-    (
-        "openai_responses",
-        {"tools": [{"type": "code_interpreter", "container": "id1"}]},
-        "container",
-    ),
-    (
-        "openai_responses",
-        {
-            "tools": [
-                {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["id1"]}}
-            ]
-        },
-        "file",
-    ),
+    ("openai_responses", {"tools": [{"type": "code_interpreter", "container": "id1"}]},
+        "container"),
+    ("openai_responses", {"tools": [{"type": "code_interpreter", "container": {"type": "auto",
+        "file_ids": ["id1"]}}]}, "file"),
     ("openai_responses", {"tools": [{"type": "file_search", "vector_store_ids": ["id1"]}]}, "file"),
     ("anthropic", {"container": "id1"}, "container"),
     ("anthropic", {"container": {"id": "id1"}}, "container"),
@@ -357,7 +291,7 @@ HANDLES = [
     ("gemini", {"cachedContent": "cachedContents/id1"}, "cached_content"),
     ("gemini", {"cached_content": "id1"}, "cached_content"),
     ("gemini", {"tools": [{"fileSearch": {"file_search_store_names": ["id1"]}}]}, "file"),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "fields", "kind"), HANDLES)
@@ -370,20 +304,14 @@ FILES = [
     ("anthropic", {"type": "image", "source": {"type": "file", "file_id": "id1"}}),
     ("anthropic", {"type": "document", "source": {"type": "file", "file_id": "id1"}}),
     ("anthropic", {"type": "container_upload", "file_id": "id1"}),
-    (
-        "anthropic",
-        {
-            "type": "tool_result",
-            "tool_use_id": "t",
-            "content": [{"type": "image", "source": {"type": "file", "file_id": "id1"}}],
-        },
-    ),
+    ("anthropic", {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image",
+        "source": {"type": "file", "file_id": "id1"}}]}),
     ("openai_chat", {"type": "file", "file": {"file_id": "id1"}}),
     ("openai_responses", {"type": "input_file", "file_id": "id1"}),
     ("openai_responses", {"type": "input_image", "file_id": "id1"}),
     ("gemini", {"fileData": {"fileUri": "files/id1"}}),
     ("gemini", {"file_data": {"file_uri": "https://generativelanguage.googleapis.com/files/id1"}}),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "block"), FILES)
@@ -472,18 +400,12 @@ MEDIA = [
     ("anthropic", {"type": "image", "source": PNG}, "images"),
     ("anthropic", {"type": "image", "source": {"type": "url", "url": "https://e.com"}}, "images"),
     ("anthropic", {"type": "document", "source": {**PNG, "media_type": "a/b"}}, "documents"),
-    (
-        "openai_chat",
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}},
-        "images",
-    ),
+    ("openai_chat", {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}},
+        "images"),
     ("openai_chat", {"type": "input_audio", "input_audio": {"data": DATA}}, "audio"),
     ("openai_chat", {"type": "file", "file": {"file_data": DATA}}, "documents"),
-    (
-        "openai_responses",
-        {"type": "input_image", "image_url": f"data:image/png;base64,{DATA}"},
-        "images",
-    ),
+    ("openai_responses", {"type": "input_image", "image_url": f"data:image/png;base64,{DATA}"},
+        "images"),
     ("openai_responses", {"type": "input_file", "file_url": "https://e.com/a.pdf"}, "documents"),
     ("gemini", {"inlineData": {"mimeType": "image/png", "data": DATA}}, "images"),
     ("gemini", {"inline_data": {"mime_type": "application/pdf", "data": DATA}}, "documents"),
@@ -495,12 +417,9 @@ MEDIA = [
     ("bedrock", {"document": {"format": "pdf", "source": {"bytes": DATA}}}, "documents"),
     ("bedrock", {"video": {"format": "mp4", "source": {"bytes": DATA}}}, "audio"),
     ("bedrock", {"audio": {"format": "wav", "source": {"bytes": DATA}}}, "audio"),
-    (
-        "bedrock",
-        {"toolResult": {"toolUseId": "t", "content": [{"image": {"source": {"bytes": DATA}}}]}},
-        "images",
-    ),
-]
+    ("bedrock", {"toolResult": {"toolUseId": "t",
+        "content": [{"image": {"source": {"bytes": DATA}}}]}}, "images"),
+]  # fmt: skip
 
 
 @each_row(("wire", "block", "kind"), MEDIA)
@@ -528,30 +447,15 @@ def test_lifetimes_of_markers_are_found_in_inner_blocks(depth: int) -> None:
     assert with_block("anthropic", block).cache_ttls == ("1h",)
 
 
-@each_row(
-    ("fields", "ttls"),
-    [
-        ({}, ()),
-        ({"system": [{"text": "a"}, {"cachePoint": {"type": "default", "ttl": "1h"}}]}, ("1h",)),
-        ({"system": [{"cachePoint": {"type": "default"}}, {"text": "a"}]}, ("5m",)),
-        ({"toolConfig": {"tools": [{"cachePoint": {"type": "default", "ttl": "1h"}}]}}, ("1h",)),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [
-                            {"text": "a"},
-                            {"cachePoint": {"type": "default"}},
-                            {"cachePoint": {"type": "default", "ttl": "1h"}},
-                        ],
-                    }
-                ]
-            },
-            ("1h", "5m"),
-        ),
-    ],
-)
+@each_row(("fields", "ttls"), [
+    ({}, ()),
+    ({"system": [{"text": "a"}, {"cachePoint": {"type": "default", "ttl": "1h"}}]}, ("1h",)),
+    ({"system": [{"cachePoint": {"type": "default"}}, {"text": "a"}]}, ("5m",)),
+    ({"toolConfig": {"tools": [{"cachePoint": {"type": "default", "ttl": "1h"}}]}}, ("1h",)),
+    ({"messages": [{"role": "user", "content": [{"text": "a"},
+        {"cachePoint": {"type": "default"}}, {"cachePoint": {"type": "default",
+        "ttl": "1h"}}]}]}, ("1h", "5m")),
+])  # fmt: skip
 def test_lifetimes_of_cache_points_are_found(fields: Any, ttls: tuple[str, ...]) -> None:
     assert facts_of("bedrock", fields).cache_ttls == ttls
 
@@ -655,27 +559,18 @@ UNKNOWN_SHAPES: list[tuple[str, Any]] = [
     ("bedrock", {"ToolAddition": {"tool": {"name": "find"}}}),
     ("bedrock", {"tool_addition": {"tool": {"name": "find"}}}),
     ("bedrock", {"toolSpec": {"name": "find"}}),
-    (
-        "bedrock",
-        {
-            "toolResult": {
-                "toolUseId": "t",
-                "content": [{"toolAddition": {"tools": [{"name": "find"}]}}],
-            }
-        },
-    ),
+    ("bedrock", {"toolResult": {"toolUseId": "t", "content": [{"toolAddition": {"tools": [{
+        "name": "find"}]}}]}}),
     ("bedrock", {"image": {"format": "png", "source": {"S3Location": S3}}}),
     ("bedrock", {"document": {"name": "a", "source": {"s3_location": S3}}}),
     ("bedrock", {"video": {"source": {"uri": "s3://bucket/secret"}}}),
-    (
-        "bedrock",
-        {"toolResult": {"toolUseId": "t", "content": [{"image": {"source": {"s3location": S3}}}]}},
-    ),
+    ("bedrock", {"toolResult": {"toolUseId": "t",
+        "content": [{"image": {"source": {"s3location": S3}}}]}}),
     ("gemini", {"FileData": {"fileUri": "gs://bucket/secret"}}),
     ("gemini", {"fileData": {"FileUri": "gs://bucket/secret"}}),
     ("anthropic", {"type": "tool_addition", "Tool": {"name": "find"}}),
     ("openai_responses", {"type": "", "tools": [{"type": "function", "name": "find"}]}),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "block"), UNKNOWN_SHAPES)
@@ -786,11 +681,8 @@ UNKNOWN = [
     ("anthropic", {"workspace_id": "w"}, "workspace_id"),
     ("anthropic", {"container": {"skills": []}}, "container.skills"),
     ("anthropic", {"thinking": {"type": "enabled", "new": 1}}, "thinking.new"),
-    (
-        "anthropic",
-        {"context_management": {"edits": [{"type": "compact_20260112"}]}},
-        "context_management.compact_20260112",
-    ),
+    ("anthropic", {"context_management": {"edits": [{"type": "compact_20260112"}]}},
+        "context_management.compact_20260112"),
     ("openai_chat", {"audio": {"voice": "x"}}, "audio"),
     ("openai_chat", {"modalities": ["text", "audio"]}, "modalities"),
     ("openai_chat", {"plugins": [{"id": "web"}]}, "plugins"),
@@ -800,22 +692,16 @@ UNKNOWN = [
     ("openai_responses", {"context_management": []}, "context_management"),
     ("gemini", {"generationConfig": {"new": 1}}, "generationConfig.new"),
     ("gemini", {"generation_config": {"new_one": 1}}, "generationConfig.newOne"),
-    (
-        "gemini",
-        {"generationConfig": {"responseModalities": ["IMAGE"]}},
-        "generationConfig.responseModalities",
-    ),
-    (
-        "gemini",
-        {"generationConfig": {"thinkingConfig": {"new": 1}}},
-        "generationConfig.thinkingConfig.new",
-    ),
+    ("gemini", {"generationConfig": {"responseModalities": ["IMAGE"]}},
+        "generationConfig.responseModalities"),
+    ("gemini", {"generationConfig": {"thinkingConfig": {"new": 1}}},
+        "generationConfig.thinkingConfig.new"),
     ("gemini", {"continuationToken": "x"}, "continuationToken"),
     ("bedrock", {MORE: {"unheard": 1}}, f"{MORE}.unheard"),
     ("bedrock", {"inference_config": {"maxTokens": 9}}, "inference_config"),
     ("bedrock", {"promptVariables": {"a": {"text": "b"}}}, "promptVariables"),
     ("bedrock", {"inferenceConfig": {"new": 1}}, "inferenceConfig.new"),
-]
+]  # fmt: skip
 
 
 @each_row(("wire", "fields", "path"), UNKNOWN)
@@ -912,7 +798,7 @@ PARAMS: list[dict[str, Any]] = [
     {"reasoning": Reasoning(mode="adaptive", display="omitted")},
     {"reasoning": Reasoning(summary="auto")},
     {"tool_choice": ToolChoice(mode="auto", parallel=False)},
-]
+]  # fmt: skip
 
 
 #: Of the wires that have a face.

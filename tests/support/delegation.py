@@ -28,6 +28,7 @@ from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App, WireRequest
 from anaphora.prompt import Call
 from anaphora.wire import bedrock, gemini
+from anaphora.wire.known_requests import KnownRequests
 from anaphora.wire.reading import decode_members
 
 from .emulated_client import KEY, MODELS, RecordingTransport, Serving, settings
@@ -112,7 +113,7 @@ class Delegating:
             "request": request,
         }
         made = AppCall(**{**call, **fields})
-        parse_request(made)
+        parse_request(made, KnownRequests(0).find(data, wire))
         return made
 
     def call(self, call: Call, provider: str, *, app: App | None = None, **fields: Any) -> AppCall:

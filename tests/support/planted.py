@@ -205,7 +205,8 @@ def body(place: Place, prompt: Json, model: str | None = None, **dumping: Any) -
 
 def split(place: Place, data: bytes, model: str | None = None) -> Rendered:
     path = f"/v1beta/models/{model or place.model}:generateContent"
-    return cut(wire.get(place.wire), data, path if place.wire == "gemini" else "")
+    rendered = cut(wire.get(place.wire), data, path if place.wire == "gemini" else "")
+    return replace(rendered, bytes_per_token=4.0)
 
 
 def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) -> Verdict:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from anaphora import wire as wires
-from anaphora.daemon.endpoints.body import read_whole
+from anaphora.daemon.endpoints.body import parse_object
 from anaphora.emulator import strict
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Billing
@@ -103,7 +103,7 @@ _BILLING = Billing()
 
 def read(wire: str, body: Json) -> Readings:
     data, path, codec = _bytes(body), PATHS[wire], wires.get(wire)
-    members = _accepted(lambda: read_whole(wire, data))
+    members = _accepted(lambda: parse_object(data))
     facts = None
     if members is not None:
         facts = _accepted(lambda: facts_in(wire, data, path))

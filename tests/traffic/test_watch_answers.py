@@ -364,11 +364,6 @@ def test_what_is_avoidable_comes_first_and_is_summed(marked: bool) -> None:
     assert summary.spent_usd is not None
     assert one.usd is not None
     assert 0.4 < one.usd / summary.spent_usd < 0.95
-    last = relay.judge.calls[-1].verdict
-    assert last is not None
-    assert last.remedy is not None
-    assert last.remedy.saving is not None
-    assert one.usd == last.remedy.saving.expected
     more = "" if marked else ", and let Anaphora place the markers"
     ending = f"%): move the UUID in system[0] into the newest message{more}."
     assert summary.advice[0].startswith("You could save $")
@@ -434,20 +429,6 @@ def test_reads_that_no_bill_reports_are_predicted_and_in_no_share() -> None:
 
 
 # ── What it costs ────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "gemini"])
-def test_a_turn_shares_the_messages_of_the_turn_before(name: str) -> None:
-    """They are in one log: nothing was cut, hashed or kept twice."""
-    relay, place = Relay(), PLACES[name]
-    prompt = spec()
-    logs = []
-    for _ in range(4):
-        relay.send(name, place, body(place, prompt))
-        assert relay.judge.last_sent is not None
-        logs.append([run.log.base for run in relay.judge.last_sent.rendered.runs])
-        prompt = grown(prompt)
-    assert all(log is first for turn in logs[1:] for log, first in zip(turn, logs[0], strict=True))
 
 
 def test_prompts_are_kept_up_to_a_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -314,3 +315,45 @@ def test_outlined_sentence_has_no_names_of_fields(
     assert verdict.change is not None
     assert CANARY[-5:] in verdict.describe()
     assert CANARY[-5:] not in verdict.describe(outlined=True)
+
+
+@pytest.mark.parametrize(
+    ("pause", "hour", "saved"), [(2000, 0, True), (4000, 0, False), (4000, 1, False)]
+)
+def test_a_longer_lifetime_is_advised_if_it_pays(
+    pause: float, hour: int, saved: bool, tmp_path: Path
+) -> None:
+    """Not after more than an hour, nor for what lived an hour already."""
+    calls = chain()
+    for _ in range(4):
+        calls.append(Call(calls[-1].at + pause, 0, calls[-1].total + 500))
+    lines = claude_code(calls, "s1")
+    for usage in (line["message"]["usage"] for line in lines if line["type"] == "assistant"):
+        written = usage["cache_creation_input_tokens"] * hour
+        usage["cache_creation"] = {"ephemeral_1h_input_tokens": written}
+    found = losses(write(tmp_path / "s.jsonl", lines))
+    # Read at 0.30 instead of written for an hour at 6; all writes cost 6 instead of 3.75.
+    lost, written = found["total"]["lost"], sum(call.written for call in calls)
+    net = (lost * (6 - 0.3) - written * (6 - 3.75)) / 1e6
+    assert float(found["avoidable_usd"]) == pytest.approx(net * saved)
+    advice = str(found["causes"])
+    assert ("promptCacheTtl" in advice, "Compact" in advice) == (saved, not saved)
+
+
+def test_bills_of_which_the_file_has_a_part_are_marked(tmp_path: Path) -> None:
+    """A subagent's reply without its end, and a session of Copilot that was killed."""
+    lines = claude_code(chain(), "s1")
+    for number, line in enumerate(line for line in lines if line["type"] == "assistant"):
+        line["message"]["stop_reason"] = None if number else "end_turn"
+    killed = [line for line in WRITERS["copilot"](chain(), "c1") if "usage_record" not in str(line)]
+    for line in killed:
+        line["data"]["outputTokens"] = 20
+    files = write(tmp_path / "s.jsonl", lines), write(tmp_path / "c.jsonl", killed)
+    figures = {
+        row["name"]: (row["calls"], row["partial"], row["output"])
+        for row in losses(*files)["programs"]
+    }
+    assert figures == {"claude_code": (3, 2, 60), "copilot": (3, 3, 60)}
+    page = CliRunner().invoke(anaphora, ["usage", *map(str, files)]).output
+    assert "5 calls with only a part of the tokens in the file" in page
+    assert re.search(r"^Claude Code +3 .* \$0\.\d+\+$", page, re.MULTILINE)

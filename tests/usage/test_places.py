@@ -11,7 +11,7 @@ import pytest
 
 from anaphora.analysis.trace.log_lines import Problem
 from anaphora.analysis.trace.programs import ProgramName
-from anaphora.usage.places import session_files
+from anaphora.usage.places import repository, session_files
 
 SESSIONS = Path(__file__).parents[1] / "analysis" / "trace" / "sessions"
 CLAUDE = b'{"type":"user","sessionId":"s","parentUuid":null,"message":{"role":"user"}}\n'
@@ -164,3 +164,18 @@ def test_changes_show_in_time_or_size(tmp_path: Path) -> None:
     put(database.with_name("opencode.db-wal"), b"more")
     (after,) = session_files((), {}, tmp_path, [])
     assert (before.mtime, before.size) != (after.mtime, after.size)
+
+
+def test_folders_and_worktrees_of_a_repository_are_one_project(tmp_path: Path) -> None:
+    top = tmp_path / "shop"
+    put(top / ".git" / "HEAD")
+    put(tmp_path / "linked" / ".git", b"gitdir: %s/.git/worktrees/linked\n" % bytes(top))
+    put(tmp_path / "own" / ".git", b"gitdir: ../shop/.git/modules/own\n")
+    for folder in ("shop", "shop/api/v2", "linked/api", "shop/.claude/worktrees/gone/api"):
+        assert repository(str(tmp_path / folder)) == str(top)
+    assert repository(str(tmp_path / "own")) == str(tmp_path / "own")
+    # Folders of other machines, and those that are gone: by the session's other folders.
+    assert repository("D:\\shop\\api", ["D:\\shop", "D:\\shop\\api"]) == "D:\\shop"
+    assert repository("/gone/shop/.claude/worktrees/a/api") == "/gone/shop"
+    assert repository("/gone/shopping", ["/gone/shop"]) == "/gone/shopping"
+    assert repository("") == ""

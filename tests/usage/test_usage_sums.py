@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.usage_files import answer, files_in
 
 from anaphora.analysis.trace.programs import ProgramName
@@ -264,3 +265,14 @@ def test_loss_of_a_copied_answer_counts_once(tmp_path: Path) -> None:
     both = usage(None, files_in(tmp_path), causes=True, index=index, processes=1)
     assert both.total.calls == 3
     assert alone.total.lost == both.total.lost
+
+
+def test_fast_mode_has_its_own_row_and_price() -> None:
+    fast = [call(n, "2026-11-01T12:00:00", "claude-opus-4-8", output=10**6) for n in (1, 2)]
+    fast[1] = replace(fast[1], tier="fast")
+    report = summed(filled(fast), by="model")
+    assert {row.name: row.usd for row in report.rows} == {
+        "claude-opus-4-8": Decimal(25),
+        "claude-opus-4-8, fast mode": Decimal(50),
+    }
+    assert not report.unpriced

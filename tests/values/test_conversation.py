@@ -60,14 +60,6 @@ def test_appending_several_and_none() -> None:
     assert first.append() == first
 
 
-def test_memo_is_shared_between_views_but_not_with_forks() -> None:
-    trunk = conversation_of("a")
-    left, right = trunk.append(Message.user("l")), trunk.append(Message.user("r"))
-    left.memo["seen"] = 1
-    assert trunk.memo == {"seen": 1}
-    assert right.memo == {}
-
-
 # ── Numbering ────────────────────────────────────────────────────────────────────────────────────
 
 

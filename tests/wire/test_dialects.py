@@ -10,7 +10,7 @@ from support.tables import each_row
 
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Dialect
-from anaphora.catalog.dialects import decode_dialects
+from anaphora.catalog.dialect_rows import decode_dialects
 from anaphora.errors import InvalidCatalog, InvalidRequest, Upstream
 from anaphora.prompt import (
     Call,

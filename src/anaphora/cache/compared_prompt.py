@@ -182,6 +182,12 @@ def run_texts(run: ChunkRun, low: int, high: int) -> list[bytes]:
     ends, start = log.ends[low:high], log.ends[low - 1] if low else 0
     data = log.slice(start, ends[-1]) if ends else b""
     found: list[bytes] = []
+    if ends and not low and run.section == "messages":
+        # The first block as it is behind another: with the beginning of its message.
+        lead = run.lead.partition(b"[")[2] if b'":[' in run.lead[:20] else run.lead
+        cut = ends[0]
+        found.append((lead + data[:cut]).lstrip(GLUE))
+        ends = ends[1:]
     for stop in ends:
         stop -= start
         found.append(data[cut:stop].lstrip(GLUE))

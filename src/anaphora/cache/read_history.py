@@ -23,7 +23,7 @@ KEPT = "kept"
 #: The reference, which no chosen prediction may be worse than: the same within the catalog's TTL.
 CHAIN = "chain"
 #: The weight of a share that the rules state, or a wider situation, in bills.
-_PRIOR = 4.0
+STATED = 4.0
 #: A read of less than this share of the expected tokens is cut short.
 WHOLE = 0.98
 #: A prediction is ahead of another if it leads by so many standard deviations and one right call.
@@ -121,11 +121,11 @@ class _Counts:
 
     def shortfall(self, stated: Shortfall) -> Shortfall:
         """How often reads fall short; `stated` counts like some bills."""
-        bills = self._expected + _PRIOR
-        said, cut = stated.cut_short * _PRIOR, self._cut_short
+        bills = self._expected + STATED
+        said, cut = stated.cut_short * STATED, self._cut_short
         part = max(0.0, 1 - self._lost / self._tokens * self._expected / cut) if cut else 0.0
         return Shortfall(
-            missed=(stated.missed * _PRIOR + self._missed) / bills,
+            missed=(stated.missed * STATED + self._missed) / bills,
             cut_short=(said + cut) / bills,
             part=(stated.part * said + part * cut) / (said + cut) if said + cut else 0.0,
         )

@@ -23,7 +23,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.yaml_values import nearest
 
 from .cache_rules import CacheRules
-from .dialects import Dialect, Dialects
+from .dialect_rows import Dialect, Dialects
 from .load import SHIPPED, Catalog
 from .load import decode as decode
 from .names import MAKERS

@@ -20,9 +20,9 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
-from . import dialects
 from .cache_rules import CacheRules
-from .dialects import Dialects, ErrorKind, decode_dialects
+from .dialect_rows import FILE as DIALECTS_FILE
+from .dialect_rows import Dialects, ErrorKind, decode_dialects
 from .names import GATEWAYS, HOSTED
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
@@ -196,7 +196,7 @@ class ShippedTables:
 
     @decoded_once
     def dialects(self) -> Dialects:
-        return decode_dialects(self.read(dialects.FILE).decode(), file=dialects.FILE)
+        return decode_dialects(self.read(DIALECTS_FILE).decode(), file=DIALECTS_FILE)
 
     @decoded_once
     def overflows(self) -> tuple[Overflow, ...]:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.reading import VerifiedLog
+from anaphora.cache.verdict.advice import cause_name
 from anaphora.daemon.store import SpendQuery, SpendRow
 from anaphora.daemon.store.reading import day_of
 from anaphora.errors import ChainBroken, Io
@@ -150,7 +151,7 @@ def _losses(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     figures = ("calls", "tokens lost", "lost")
     rows = table(title, *figures, right=figures)
     for name, sums in _shown(groups):
-        words = name.replace("_", " ") if title.startswith("cause") else name
+        words = cause_name(name) if title.startswith("cause") else name
         rows.add_row(words, f"{sums.calls:,}", f"{sums.lost:,}", cost(sums.lost_nano_usd))
     yield ""
     yield rows

@@ -19,8 +19,8 @@ from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.prefix_index import EarlierCall
-from anaphora.cache.verdict import Verdict, as_side_call
-from anaphora.cache.verdict.advice import can_apply
+from anaphora.cache.verdict import Remedy, Verdict, as_side_call
+from anaphora.cache.verdict.advice import advice, can_apply
 from anaphora.cache.verdict.values import PROMPT_CHANGED
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest, Io
@@ -231,7 +231,7 @@ class _Explainer:
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
-        for call, model, verdict, _ in judge_traces(
+        for call, model, verdict in judge_traces(
             (entry.trace for entry in entries), self.prices.price, self.steps
         ):
             yield ExplainedCall(
@@ -249,14 +249,18 @@ class _Explainer:
 
 
 def _for_users(call: ExplainedCall, detected: LogFormat) -> ExplainedCall:
-    """Without a remedy that only the authors of an agent program can apply."""
+    """With what users of an agent program can do, not its authors: as `anaphora usage` says it."""
     program = next((name for name in PROGRAMS if name == detected), None)
     remedy = call.verdict.remedy
-    if program is None or remedy is None or remedy.fixable or remedy.kind == "nothing":
+    if program is None or remedy is None:
         return call
-    if can_apply(call.verdict.causes[0].kind, program):
-        return call
-    return replace(call, verdict=replace(call.verdict, remedy=None))
+    cause = call.verdict.causes[0].kind
+    helps = remedy.kind != "nothing" and can_apply(cause, program)
+    text = advice(cause, [program], helps=helps)[0].removesuffix(".")
+    shown = (
+        replace(remedy, text=text, fixable=False) if helps else Remedy(kind="nothing", text=text)
+    )
+    return replace(call, verdict=replace(call.verdict, remedy=shown))
 
 
 def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
@@ -121,12 +122,13 @@ def _simulate(
             others[f"{call.provider}/{call.model}"] = lacking
     problems += (Problem(name, text, "notice") for name, text in others.items())
     totals = tuple(_totals(one.name, one.rows, one.range_usd) for one in conversations.values())
+    total = _totals("all", rows, None)
     return SimulationReport(
         elsewhere=None if elsewhere is None else "/".join(elsewhere),
         ttl=ttl,
         rows=tuple(rows),
         conversations=totals,
-        total=_totals("all", rows, _range_of(totals)),
+        total=replace(total, range_usd=_range_of(totals, total.expected_usage.median_usd)),
         causes=dict(Counter(row.cause for row in rows if row.cause is not None).most_common()),
         skipped=problems_of(problems, "skipped", "rejected"),
         not_compared=problems_of(problems, "not_compared"),
@@ -240,18 +242,17 @@ class _Conversation:
         """By the errors of earlier conversations; before there are enough of those, the sum of the
         ranges of its calls, since their errors are alike."""
         compared = _compared(self.rows)
-        usage = expected_usage([_simulated(row) for row in compared])
+        cost = expected_usage([_simulated(row) for row in compared]).median_usd
+        likeliest = _sum_known([row.predicted.cost_usd for row in compared])
         known = [row.range_usd for row in compared if row.range_usd is not None]
-        if usage.median_usd is None or usage.cost_usd is None:
+        if cost is None or likeliest is None:
             return None
         if self._span is not None and len(compared) > 1:
-            of_input = usage.median_usd - self._output
-            low, high = (self._output + of_input * Decimal(end) for end in self._span)
-            return CostRange(usage.median_usd, low, high)
-        likeliest = _sum_known([row.predicted.cost_usd for row in compared]) or Decimal(0)
-        low = likeliest + sum((one.low - one.expected for one in known), Decimal(0))
-        high = likeliest + sum((one.high - one.expected for one in known), Decimal(0))
-        return CostRange(usage.median_usd, low, high) if known else None
+            low, high = (self._output + (cost - self._output) * Decimal(end) for end in self._span)
+            return CostRange(cost, low, high)
+        low = sum((one.low - one.expected for one in known), likeliest)
+        high = sum((one.high - one.expected for one in known), likeliest)
+        return CostRange(cost, low, high) if known else None
 
 
 def _compared(rows: list[CallRow]) -> list[CallRow]:
@@ -284,19 +285,15 @@ def _totals(name: str, rows: list[CallRow], range_usd: CostRange | None) -> Simu
     )
 
 
-def _range_of(conversations: tuple[SimulatedTotals, ...]) -> CostRange | None:
-    """Of the sum of bills whose errors are independent of each other: around the middles of their
-    ranges. A conversation without a range counts as predicted."""
-    cost = middle = squares = Decimal(0)
-    for one in conversations:
-        predicted, span = one.expected_usage.median_usd, one.range_usd
-        if predicted is None:
-            return None
-        cost += predicted
-        middle += predicted if span is None else (span.low + span.high) / 2
-        squares += 0 if span is None else ((span.high - span.low) / 2) ** 2
-    half = squares.sqrt()
-    return CostRange(cost, middle - half, middle + half) if half else None
+def _range_of(totals: tuple[SimulatedTotals, ...], cost: Decimal | None) -> CostRange | None:
+    """Of the sum of bills whose errors are independent of each other, around the middles of their
+    ranges."""
+    known = [one.range_usd for one in totals if one.range_usd is not None]
+    if not known or cost is None:
+        return None
+    middle = sum(((one.low + one.high) / 2 - one.expected for one in known), cost)
+    half = sum((((one.high - one.low) / 2) ** 2 for one in known), Decimal(0)).sqrt()
+    return CostRange(cost, middle - half, middle + half)
 
 
 def _only(names: set[str], noun: str) -> str:

@@ -14,6 +14,7 @@ from anaphora.cache.read_history import ReadClass
 from anaphora.cache.simulator.chances import CallChance, ChanceReason, CostRange, ExpectedUsage
 from anaphora.cache.simulator.outcome import Span
 from anaphora.cache.verdict import Verdict
+from anaphora.cache.verdict.advice import cause_name
 from anaphora.values import Ttl
 from anaphora.wording import counted, format_duration, format_share, format_usd
 
@@ -222,7 +223,7 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
         return
     yield "\nMost likely causes of differences", "bold"
     for cause, count in report.causes.items():
-        yield f"  {count:6,}  {_cause_name(cause)} ({CAUSE_TEXTS[cause]})"
+        yield f"  {count:6,}  {cause_name(cause)} ({CAUSE_TEXTS[cause]})"
     wrong = [
         (abs(row.predicted.read - row.billed.read), row.billed.read, row)
         for row in report.rows
@@ -234,14 +235,10 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
         gap = "" if row.gap is None else f", {format_duration(row.gap)} after the call before"
         yield (
             f"  {row.conversation} turn {row.call + 1}: {row.predicted.read:,} read expected,"
-            f" {billed:,} billed{gap} ({_cause_name(str(row.cause))})"
+            f" {billed:,} billed{gap} ({cause_name(str(row.cause))})"
         )
     if len(wrong) > _DIFFERENCES:
         yield f"  and {len(wrong) - _DIFFERENCES:,} more; --json has them all", "dim"
-
-
-def _cause_name(cause: str) -> str:
-    return cause.replace("_", " ")
 
 
 def _share(part: int, whole: int) -> str:

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from rich.text import Text
 from anaphora.cache.verdict.advice import CAUSES, PROGRAM_TITLES
 from anaphora.errors import AnaphoraError
 from anaphora.usage.index import UsageIndex, index_file
-from anaphora.usage.report import CauseRow, DearLoss, Grouping, UsageReport, UsageRow
+from anaphora.usage.report import PARTS, CauseRow, DearLoss, Grouping, UsageReport, UsageRow
 from anaphora.wording import compact, counted, format_share, format_usd
 
 from .terminal import Line, Rows, print_report, table
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 MOST_ROWS = 31
 _MOST_PROBLEMS = 10
 _LEAST_ID = 8
+#: Tokens that each call reads, on average, from which on shorter conversations are advised.
+_LONG = 100_000
+_SHORTER = (
+    "Begin a new session, or compact, between two tasks. What is then sent again is not subtracted."
+)
 #: Groupings by time, and what a row is called.
 PERIODS: dict[Grouping, str] = {"daily": "day", "weekly": "week", "monthly": "month"}
 
@@ -72,6 +78,9 @@ def _headline(report: UsageReport) -> Iterator[Line]:
     yield f"{spent}{span}: {counted(total.calls, 'call')} of {programs}", "bold"
     if not report.complete:
         yield "incomplete: interrupted before all calls were read and judged", "yellow"
+    if (dear := sorted(report.parts.items(), key=lambda part: -part[1])) and total.usd:
+        parts = [f"{format_usd(usd)} {PARTS[name]}" for name, usd in dear if usd]
+        yield f"of this {_listed(parts)}"
     if report.causes is None:
         return
     share = (
@@ -155,8 +164,18 @@ def _bar(row: UsageRow) -> tuple[float, float]:
 def _change_lines(report: UsageReport) -> Iterator[Line]:
     """What would have been avoided, the most first."""
     rows = sorted((row for row in report.causes or () if row.saved), key=lambda row: -row.saved_usd)
-    if rows:
+    calls, read = report.total.calls, report.parts.get("read", Decimal(0))
+    is_long = bool(calls) and report.total.read / calls >= _LONG
+    if rows or is_long:
         yield "\nWhat to change, and about what it would have saved", "bold"
+    if is_long:
+        each = f"each call read {compact(report.total.read // calls)} tokens of its conversation"
+        yield [
+            (f"  {format_usd(read / 2):>8}  ", "green"),
+            ("half as long conversations", "bold"),
+            f": {each}",
+        ]
+        yield from _advice((_SHORTER,))
     told = set[str]()
     for row in rows:
         saved = f"  {format_usd(row.saved_usd):>8}  ", "green"

@@ -7,7 +7,6 @@ from typing import TypeAlias
 import msgspec
 
 from anaphora.errors import AnaphoraError, Denied, StoreUnavailable
-from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members
 
 from .access.grants import AppGrant
@@ -103,8 +102,6 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The body's fields, decoded once by the strict reader."""
     headers: tuple[tuple[str, str], ...] = ()
     """Headers that may go upstream: `anthropic-version`, granted `anthropic-beta` values."""
-    elements: ListElements | None = None
-    """The messages, if they are already decoded."""
 
 
 class GrantedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 import msgspec
 from blake3 import blake3
@@ -60,10 +61,11 @@ class ContextFingerprint(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def digest(self) -> str:
-        """BLAKE3 over slots and turns without ids. Turns are not hashed twice."""
-        slots = blake3(msgspec.json.encode([self.system_stable, self.system_knowledge]))
-        slots.update(_turns_digest(self.turns))
-        return slots.hexdigest()
+        """BLAKE3 over slots and turns without ids."""
+        hashed = blake3(msgspec.json.encode([self.system_stable, self.system_knowledge]))
+        for message in self.turns:
+            hashed.update(to_json((message.role, message.parts)))
+        return hashed.hexdigest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ContextFingerprint):
@@ -81,21 +83,6 @@ class ContextFingerprint(msgspec.Struct, frozen=True, eq=False):
 
 #: The name used in the specification of `RenderedContext`.
 PrefixFingerprint = ContextFingerprint
-
-
-def _turns_digest(turns: Conversation) -> bytes:
-    """A digest of turns. A running hash is kept with the conversation; an older view is hashed
-    anew."""
-    hashed, running = turns.memo.get("turns_digest", (0, None))
-    if running is None or hashed > len(turns):
-        hashed, running = 0, blake3()
-    else:
-        running = running.copy()
-    for message in turns[hashed:]:
-        running.update(to_json((message.role, message.parts)))
-    turns.memo["turns_digest"] = (len(turns), running)
-    digest: bytes = running.digest()
-    return digest
 
 
 class RenderedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -216,7 +203,7 @@ def compact(
     if budget <= 0:
         raise InvalidRequest(f"must be a positive number of tokens, not {budget}", path="budget")
     turns = context.turns
-    sums = _token_sums(turns, tokens)
+    sums = [0, *accumulate(map(tokens, turns))]
     if sums[len(turns)] <= budget:
         return Compaction(context, 0, ())
 
@@ -331,13 +318,3 @@ def _over_budget(tokens: int, budget: int) -> Notice:
         " it is kept whole",
         tokens=tokens,
     )
-
-
-def _token_sums(turns: Conversation, tokens: TokenCount) -> list[int]:
-    """Running totals, kept with the conversation: only new turns are counted."""
-    counted_by, known = turns.memo.get("token_sums", (None, None))
-    sums: list[int] = known if counted_by is tokens else [0]
-    for message in turns[len(sums) - 1 :]:
-        sums.append(sums[-1] + tokens(message))
-    turns.memo["token_sums"] = (tokens, sums)
-    return sums

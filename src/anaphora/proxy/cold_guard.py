@@ -51,6 +51,7 @@ from anaphora.traffic.calls import RelayedCall, UpstreamRequest, header_of
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.matching import RememberedCall, answered_call
 from anaphora.traffic.sent_requests import unsent_request
+from anaphora.wire.known_requests import MOST_BYTES, KnownRequests
 from anaphora.wording import visible
 
 ColdMode: TypeAlias = Literal["ask", "refuse", "warn"]
@@ -150,6 +151,7 @@ class ColdCalls:
         self._index: PrefixIndex[RememberedCall] = PrefixIndex(
             _MOST_CALLS, _MOST_BYTES, drop_text=RememberedCall.drop_text
         )
+        self._requests = KnownRequests(MOST_BYTES)
         self._passes = ColdPasses()
         self._accounts = Accounts()
         self._prices: PriceBook | None = None
@@ -163,7 +165,7 @@ class ColdCalls:
 
     def _find(self, request: UpstreamRequest) -> ColdRequest | None:
         try:
-            unsent = unsent_request(request)
+            unsent = unsent_request(request, self._requests)
         except (AnaphoraError, InvalidCompression, UnknownCompression, ValueError):
             return None
         if unsent is None or not unsent[0].sent.complete:

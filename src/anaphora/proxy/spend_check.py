@@ -51,6 +51,7 @@ from anaphora.traffic.sent_requests import unsent_request
 from anaphora.traffic.sums import JudgedCall
 from anaphora.values import ReplyEnd, Usage
 from anaphora.wire import cloud_paths
+from anaphora.wire.known_requests import MOST_BYTES, KnownRequests
 from anaphora.wire.permissions.fields import read_facts
 from anaphora.wording import counted, format_usd
 
@@ -142,6 +143,7 @@ class ProgramLimit:
         self.calls = self.refused = 0
         """Calls that were sent, and those that were not."""
         self._open: dict[int, LimitedCall] = {}
+        self._requests = KnownRequests(MOST_BYTES)
         self._prices: PriceBook | None = None
 
     @property
@@ -228,7 +230,7 @@ class ProgramLimit:
             call.profile = profile(call.provider, model)
             call.price = self._prices.price(call.provider, model, request.started)
         else:
-            found = unsent_request(request)
+            found = unsent_request(request, self._requests)
             if found is None:
                 call.problem = "its provider is not known, and so is its price"
                 return call

@@ -108,8 +108,8 @@ class ChunkLog:
     """The run of all of them, shared by calls."""
     bare: Any = None
     """Its view without text, shared by calls."""
-    droppable: Any = None
-    """The run of all of them with text that can be dropped, shared by calls."""
+    columns: Any = None
+    """Its columns, shared by the calls whose text can be dropped."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
     _placed = 0

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeAlias
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
+from blake3 import blake3
 from msgspec.structs import replace
 
 from .chunks import ChunkRun, Rendered
@@ -38,6 +39,20 @@ class LogColumns(ChunkLog):
         log._copy_columns(columns, chunks, messages)
         columns.labels, columns.policies = log.labels, log.policies
         return columns
+
+    def follow(self, log: ChunkLog, chunks: int, messages: int) -> None:
+        """Adds what the same log has grown by."""
+        count, known, opened = len(self.ends), len(self.ids), len(self.opens)
+        self.ends += log.ends[count:chunks]
+        self.splices += log.splices[count:chunks]
+        self.kinds += log.kinds[count:chunks]
+        self.message_ends += log.message_ends[known:messages]
+        self.ids += log.ids[known:messages]
+        last = bisect_right(log.opens, chunks - 1) if chunks else 0
+        self.opens += log.opens[opened:last]
+        self.roles += log.roles[opened:last]
+        self.contextual |= log.contextual
+        self.notices += [each for each in log.notices if known <= each[0] < messages]
 
     @property
     def has_text(self) -> bool:
@@ -159,6 +174,10 @@ class RequestLog(ChunkLog):
         return from_there, text
 
 
+#: Tools and system blocks of remembered calls, by a digest of their bytes.
+_SECTIONS: WeakValueDictionary[bytes, ChunkRun] = WeakValueDictionary()
+
+
 def droppable(rendered: Rendered) -> Rendered:
     """The prompt with logs of its own, whose text can be dropped, and without the values that it
     was rendered from. Calls with the same tools or system blocks share their logs."""
@@ -175,16 +194,23 @@ def _droppable_run(run: ChunkRun) -> ChunkRun:
     if run.section == "messages":
         messages = range(len(run.source))
         return replace(run, log=_request_log(log, run.count, len(messages)), source=messages)
-    known: ChunkRun | None = log.droppable
-    if known is None or (known.lead, known.close) != (run.lead, run.close):
-        own = _request_log(log, len(log), 0)
-        known = log.droppable = replace(run, log=own, source=log.labels)
+    text = log.slice(0, log.start(len(log)))
+    key = blake3(run.lead + b"\0" + bytes(log.ends) + text + run.close).digest(16)
+    known = _SECTIONS.get(key)
+    if known is None or known.paths != run.paths or known.deferred != run.deferred:
+        own = RequestLog(LogColumns.of_log(log, len(log), 0), 0, 0, text, _all_read)
+        known = _SECTIONS[key] = replace(run, log=own, source=log.labels)
     return known
 
 
 def _request_log(log: ChunkLog, chunks: int, messages: int) -> RequestLog:
     text = log.slice(0, log.start(chunks))
-    return RequestLog(LogColumns.of_log(log, chunks, messages), 0, 0, text, _all_read)
+    columns: LogColumns | None = log.columns
+    if columns is None:
+        columns = log.columns = LogColumns.of_log(log, chunks, messages)
+    else:
+        columns.follow(log, chunks, messages)
+    return RequestLog(columns, 0, 0, text, _all_read)
 
 
 def _all_read(log: ChunkLog, first: int, end: int) -> bytes:  # noqa: ARG001

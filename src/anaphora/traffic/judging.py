@@ -30,7 +30,8 @@ from anaphora.redaction import Redactor
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 from anaphora.wire import cloud_paths
-from anaphora.wire.reading import Members, object_members, request_error
+from anaphora.wire.known_requests import MOST_BYTES, KnownRequests
+from anaphora.wire.reading import Members
 
 from .accounts import Accounts, Credentials, credentials, keys_in
 from .calls import (
@@ -47,7 +48,14 @@ from .calls import (
 )
 from .matching import RequestPairs, judge_request
 from .savings import Savings
-from .sent_requests import ResponseChains, SentRequest, billed_usage, read_reply, request_of
+from .sent_requests import (
+    ResponseChains,
+    SentRequest,
+    billed_usage,
+    known_request,
+    read_reply,
+    request_of,
+)
 from .summary import WatchSummary, summary_of
 from .sums import JudgedCall, Totals
 
@@ -78,6 +86,7 @@ class CallJudge:
         self._savings = savings
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
+        self._requests = KnownRequests(MOST_BYTES)
         self._prices: PriceBook | None = None
         self._accounts = Accounts()
         self._redactors: dict[Credentials, Redactor] = {}
@@ -217,12 +226,12 @@ class CallJudge:
         except UnknownCompression as problem:
             answer, judged.reason = b"", f"the answer is {problem}"
         logged = as_logged(call, judged.wire, path, answer)
-        members = object_members(logged.request, "$", request_error)
+        reading = known_request(self._requests, logged)
         yield
         reply = read_reply(logged)
         yield
         request = request_of(
-            logged, str(call.number), chains=self._chains, members=members, reply=reply
+            logged, str(call.number), chains=self._chains, reading=reading, reply=reply
         )
         judged.model = request.model
         if request.failure or (not answer and call.outcome != "complete"):
@@ -231,7 +240,7 @@ class CallJudge:
         account = self._accounts.digest(call.route, found)
         request.sent = replace(request.sent, route=account)
         yield
-        yield from self._compare(call, judged, request, members, redact)
+        yield from self._compare(call, judged, request, reading.members(), redact)
 
     def _compare(
         self,

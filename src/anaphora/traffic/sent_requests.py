@@ -31,9 +31,10 @@ from anaphora.tokens import for_model
 from anaphora.values import Reply, Usage
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import unread_model
-from anaphora.wire.cutting import cut
+from anaphora.wire.cutting import cut, cut_call
 from anaphora.wire.dialect.routers import answering_host
 from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder
+from anaphora.wire.known_requests import KnownRequests, RequestReading
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, encode_members, known_text, object_members, request_error
 
@@ -228,19 +229,27 @@ def request_of(
     place: str,
     defaults: RequestDefaults = _NO_DEFAULTS,
     chains: ResponseChains | None = None,
-    members: Members | None = None,
+    reading: RequestReading | None = None,
     reply: ReadReply | None = None,
 ) -> SentRequest:
-    """A request and its bill, from the bytes sent. The members of the body and `reply` are passed
-    if they were decoded before."""
+    """A request and its bill, from the bytes sent. `reading` and `reply` are passed if they were
+    read before."""
     codec, provider, stores = _origin(logged, defaults)
-    if members is None:
+    if reading is None:
         members = object_members(logged.request, "$", request_error)
+    else:
+        members = reading.members()
     hints, chained = hints_of(logged.headers, members), None
     if hints.previous_reply and chains is not None:
         chained = chains.complete(members, hints)
-    request = logged.request if chained is None else encode_members(chained)
-    rendered = droppable(cut(codec, request, defaults.path or logged.path))
+    if chained is not None:
+        rendered = cut(codec, encode_members(chained), defaults.path or logged.path)
+    elif reading is None:
+        rendered = cut(codec, logged.request, defaults.path or logged.path)
+    else:
+        rendered = cut_call(codec, reading.call, reading.previous)
+        reading.keep_rendered(rendered)
+    rendered = droppable(rendered)
     answer, failure = read_reply(logged, codec) if reply is None else reply
     dialect = getattr(codec, "dialect", None)
     named = defaults.model or logged.model or rendered.model
@@ -281,7 +290,17 @@ def request_of(
     )
 
 
-def unsent_request(request: UpstreamRequest) -> tuple[SentRequest, Members] | None:
+def known_request(requests: KnownRequests, logged: LoggedCall) -> RequestReading:
+    """The request of a call, of which only the new messages are parsed."""
+    codec, provider, _ = _origin(logged, _NO_DEFAULTS)
+    dialect: Dialect | None = getattr(codec, "dialect", None)
+    name = logged.wire if dialect is None else dialect.name
+    return requests.read(logged.request, name, logged.path, provider, codec=codec)
+
+
+def unsent_request(
+    request: UpstreamRequest, requests: KnownRequests
+) -> tuple[SentRequest, Members] | None:
     """A call of a model before it is sent, with the members of its body; None if it is none, or of
     an unknown provider. Raises if it cannot be read."""
     path, provider = decoded_path(request.path), request.route.provider
@@ -300,8 +319,8 @@ def unsent_request(request: UpstreamRequest) -> tuple[SentRequest, Members] | No
         path=path,
         started=request.started,
     )
-    members = object_members(logged.request, "$", request_error)
-    return request_of(logged, "", members=members, reply=(None, "")), members
+    reading = known_request(requests, logged)
+    return request_of(logged, "", reading=reading, reply=(None, "")), reading.members()
 
 
 def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:

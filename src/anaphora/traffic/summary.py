@@ -34,7 +34,7 @@ class CallGroup(msgspec.Struct, frozen=True, kw_only=True):
     sums: CallSums
 
 
-class Avoidable(msgspec.Struct, frozen=True, kw_only=True):
+class AvoidableCost(msgspec.Struct, frozen=True, kw_only=True):
     """What one kind of remedy would have saved."""
 
     kind: RemedyKind
@@ -75,7 +75,7 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Their cost; None if a price is unknown."""
     losses: dict[CauseKind, Losses]
     """The same by cause, the largest first."""
-    avoidable: tuple[Avoidable, ...]
+    avoidable: tuple[AvoidableCost, ...]
     """What remedies would have saved, the most first: the sums over their conversations."""
     worst: tuple[JudgedCall, ...]
     """The three most expensive breaks."""
@@ -182,7 +182,7 @@ def summary_of(
     )
 
 
-def _avoidable(totals: Totals, spent: Decimal | None) -> tuple[Avoidable, ...]:
+def _avoidable(totals: Totals, spent: Decimal | None) -> tuple[AvoidableCost, ...]:
     """Without those that save less than one percent."""
     found: dict[RemedyKind, list[Remedy]] = {}
     for conversation in totals.conversations:
@@ -195,7 +195,7 @@ def _avoidable(totals: Totals, spent: Decimal | None) -> tuple[Avoidable, ...]:
         if usd is not None and usd < max(_LEAST_USD, (spent or 0) * Decimal(WORTH_SAYING)):
             continue
         best = max(remedies, key=_by_saving)
-        one = Avoidable(
+        one = AvoidableCost(
             kind=kind,
             text=best.text,
             conversations=len(remedies),
@@ -211,7 +211,7 @@ def _by_saving(remedy: Remedy) -> tuple[Decimal, int]:
     return Decimal(0) if remedy.saving is None else remedy.saving.expected, remedy.tokens
 
 
-def _fix(one: Avoidable) -> str:
+def _fix(one: AvoidableCost) -> str:
     return ". `anaphora watch --fix` does it." if one.fixable else "."
 
 

@@ -81,7 +81,7 @@ def _saved(judged: BillVerdict) -> Decimal | None:
     if kind is None or not can_apply(kind, judged.trace.source or ""):
         return None
     if kind != "expired":
-        return judged.saved
+        return None if verdict.remedy is None else verdict.remedy.at_call
     rates = None if judged.price is None else judged.price.at(verdict.total or 0)
     longer = None if rates is None else rates.writing(LONGER)
     if rates is None or rates.read is None or longer is None or judged.gap is None:

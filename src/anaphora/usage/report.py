@@ -16,6 +16,15 @@ Grouping: TypeAlias = Literal[
 ]
 
 
+#: The parts of a bill, and how each is named.
+PARTS = {
+    "read": "cache reads",
+    "written": "cache writes",
+    "uncached": "other input",
+    "output": "output",
+}
+
+
 class UsageRow(msgspec.Struct, kw_only=True):
     """The sums of a day, a week, a month, a session, a project, a model or a program, or of all
     calls. The dollars are at API prices."""
@@ -122,6 +131,8 @@ class UsageReport(msgspec.Struct, kw_only=True):
     programs: tuple[UsageRow, ...]
     causes: tuple[CauseRow, ...] | None
     """The dearest first; None if they were not looked for."""
+    parts: dict[str, Decimal] = {}
+    """What reading, writing, other input and output cost: by `PARTS`."""
     avoidable_usd: Decimal = Decimal(0)
     """About how much of the losses a setting or command would have saved."""
     dearest: tuple[DearLoss, ...] = ()

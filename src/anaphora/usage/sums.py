@@ -155,6 +155,7 @@ class _Report:
             calls, *tokens, partial = counts
             usd = None if rates is None else rates.total(usage_of(tokens))
             self._write_longer(program, rates, tokens)
+            self._divide(rates, tokens)
             row = UsageRow(
                 name=name,
                 began=min(times, default=None),
@@ -178,6 +179,15 @@ class _Report:
         if written and short is not None and long is not None:
             more = (long - short) * written / 10**6
             self._tally.dearer[program] = self._tally.dearer.get(program, Decimal(0)) + more
+
+    def _divide(self, rates: Rates | None, tokens: list[int]) -> None:
+        """Adds the cost of each part of the bills."""
+        parts = self._tally.parts
+        for index, name in enumerate(COUNTS) if rates is not None else ():
+            part = name.partition("_")[0]
+            only = [count if index == at else 0 for at, count in enumerate(tokens)]
+            usd = rates.total(usage_of(only)) if rates is not None and tokens[index] else None
+            parts[part] = parts.get(part, Decimal(0)) + (usd or 0)
 
     def _levels(self) -> list[int]:
         """The prompt lengths above which a price changes, of all models."""

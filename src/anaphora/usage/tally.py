@@ -43,6 +43,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
     causes: dict[CauseKind, CauseRow] = {}
     dearest: list[DearLoss] = []
     unpriced: dict[str, UnpricedModel] = {}
+    parts: dict[str, Decimal] = {}
     dearer: dict[str, Decimal] = {}
     """By program, what its writes for 5 minutes would have cost more for an hour."""
 
@@ -110,6 +111,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
             total=self.total,
             programs=tuple(sorted(self.programs.values(), key=lambda row: (-row.usd, row.name))),
             causes=tuple(found) if causes else None,
+            parts=self.parts,
             avoidable_usd=sum((row.saved_usd for row in found), Decimal(0)),
             dearest=tuple(self.dearest),
             unpriced=tuple(sorted(self.unpriced.values(), key=lambda one: -one.tokens)),

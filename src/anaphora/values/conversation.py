@@ -102,7 +102,7 @@ class Conversation(Sequence[Message]):
     still name one message.
     """
 
-    __slots__ = ("_items", "_length", "_lock", "_numbers", "memo")
+    __slots__ = ("_items", "_length", "_lock", "_numbers")
 
     def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
         self._items: list[Message] = []
@@ -110,8 +110,6 @@ class Conversation(Sequence[Message]):
         """One more than the highest number among the ids, and how many messages were checked for
         it; shared by all views of the list."""
         self._lock = threading.Lock()
-        self.memo: dict[str, Any] = {}
-        """Computed results about these messages; shared by all views of one list."""
         if messages != ():
             self._extend(messages)
         self._length = len(self._items)
@@ -217,7 +215,7 @@ class Conversation(Sequence[Message]):
 
     def _view(self, length: int) -> Conversation:
         view = Conversation.__new__(Conversation)
-        view._items, view._lock, view.memo = self._items, self._lock, self.memo
+        view._items, view._lock = self._items, self._lock
         view._numbers = self._numbers
         view._length = length
         return view

@@ -16,7 +16,7 @@ import msgspec
 
 from anaphora import errors
 from anaphora.canonical import dumps
-from anaphora.catalog.dialects import ErrorKind
+from anaphora.catalog.dialect_rows import ErrorKind
 from anaphora.catalog.load import error_kind
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail

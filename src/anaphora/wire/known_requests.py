@@ -1,7 +1,7 @@
 """Parses requests whose first messages are known: of a conversation's next turn only the new ones.
 
     requests = KnownRequests(limit_bytes=64 * 1024 * 1024)
-    call = requests.read(body, "anthropic", path, scope="app")
+    call = requests.read(body, "anthropic", path, scope="app").call
 
 A program without state sends its conversation whole at every turn. Two bodies with the same bytes
 up to the end of a message hold the same messages up to there: these are cut out of the body, the
@@ -12,9 +12,8 @@ A request is kept with digests of its beginning up to the end of its last messag
 round offsets before them, by which it is found. The digests begin with the scope and the wire, so
 requests of different scopes have nothing in common.
 
-A cut stands after a message that is not the assistant's, since parsing may join what the assistant
-says in successive items. Several are kept: the last messages change if a program moves its cache
-markers to the new ones.
+Several cuts are kept: the last messages change if a program moves its cache markers to the new
+ones.
 """
 
 from __future__ import annotations
@@ -22,45 +21,42 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from threading import Lock
 from typing import Any, TypeAlias
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import BlockMark, Call, MarkRequest, PartMark, PromptBlock
-from anaphora.values import Conversation, Message, ToolCall, ToolResult
+from anaphora.rendered import Rendered
+from anaphora.values import Conversation, Message
 from anaphora.values.conversation import Segment
 
-from . import base_of, get
+from . import Wire, base_of, get
 from .markers import marked_message
-from .reading import DECODE_ERRORS, decode_elements, decode_members, request_error
+from .message_cuts import MessageList, blocks_in_messages, cut_places, depends_on, message_list
+from .reading import DECODE_ERRORS, Members, decode_members
 from .tables import request_table
 
 #: Refuses a body that another parser could read differently, or that is too large.
 Check: TypeAlias = Callable[[bytes], object]
 
-#: A kept request is found at the last multiple of each number before a cut; a body, which has
-#: grown, is looked up at several.
-_GRIDS, _STEPS = (1024, 8192, 65536), 16
+#: The limit of memory where none is configured.
+MOST_BYTES = 64 * 1024 * 1024
+#: A kept request is found at the last multiple of each number before a cut, and at a power of two,
+#: which is far from the end of a body with much after its messages; a body, which has grown, is
+#: looked up at several.
+_GRIDS, _STEPS = (256, 2048, 16384, 131072), 8
 #: How many cuts are kept of a request, and how many kept requests are compared with a body.
 _CUTS, _TRIES = 4, 3
-#: What a request, a message and a part take in memory besides their text, about.
-_REQUEST_BYTES, _MESSAGE_BYTES, _PART_BYTES = 2500, 150, 200
+#: What a request and a chunk take in memory besides their text, about.
+_REQUEST_BYTES, _CHUNK_BYTES = 2500, 60
 
-_BLANK = b" \t\n\r"
-_MOST_BLANK = 256
-_OPENING = re.compile(rb"[ \t\n\r]*+\{")
-_KEY = re.compile(rb'[ \t\n\r]*+("(?:[^"\\]|\\.)*+")[ \t\n\r]*+:[ \t\n\r]*+', re.DOTALL)
-_AFTER = re.compile(rb"[ \t\n\r]*+([,}])")
 #: After an element: a comma and another element, or the end of the list.
 _NEXT = re.compile(rb"[ \t\n\r]*+(?:,(?=[ \t\n\r]*+[^\] \t\n\r])|(?=\]))")
-#: What makes characters of a text take two or four bytes: escapes, and bytes that begin them.
-_WIDE = re.compile(rb"\\u[dD][89abAB]|[\xf0-\xf4]")
 
 
 class _Cut(msgspec.Struct, frozen=True, gc=False):
@@ -76,13 +72,11 @@ class _Cut(msgspec.Struct, frozen=True, gc=False):
     """Of the scope, the wire, and the body up to there."""
 
 
-class _Kept(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class _Kept(msgspec.Struct, eq=False, kw_only=True):
     """What is kept of a request."""
 
     begin: int
     """The offset of its list of messages."""
-    before: bytes
-    """A body up to there with the names of the members before the list, and a zero for each."""
     messages: Conversation
     blocks: tuple[PromptBlock, ...]
     """The system prompt, if a message holds it."""
@@ -94,7 +88,17 @@ class _Kept(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     places: tuple[bytes, ...]
     """The digests by which it is found."""
     size: int
-    """The memory that it takes, about."""
+    """The memory that it takes, about, without its chunks."""
+    rendered: Rendered | None = None
+    """Its chunks, or those of the turn before."""
+
+    @property
+    def whole_size(self) -> int:
+        found = self.rendered
+        if found is None or not found.runs:
+            return self.size
+        run = found.runs[-1]
+        return self.size + run.log.start(run.count) + _CHUNK_BYTES * run.count
 
 
 class _Beginning(msgspec.Struct, frozen=True, eq=False):
@@ -119,7 +123,8 @@ class KnownRequests:
         self._size = 0
         self._lock = Lock()
         self._found: dict[bytes, _Kept] = {}
-        self._kept: OrderedDict[_Kept, None] = OrderedDict()
+        self._kept: OrderedDict[_Kept, int] = OrderedDict()
+        """With the memory that each takes."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -130,16 +135,32 @@ class KnownRequests:
         return self._size
 
     def read(
-        self, body: bytes, wire: str, path: str = "", scope: str = "", check: Check | None = None
-    ) -> Call:
-        """The same call as that of the wire's `parse`, or the same error. `check` runs first: on
-        the body, or on a body without the known messages."""
-        return self.find(body, wire, scope).read(path, check)
+        self,
+        body: bytes,
+        wire: str,
+        path: str = "",
+        scope: str = "",
+        check: Check | None = None,
+        codec: Wire | None = None,
+    ) -> RequestReading:
+        """A reading with the same call as that of the wire's `parse`; raises the same errors.
+        `check` runs first: on the body, or on a body without the known messages. `codec` is that of
+        the wire, which `get` returns if it is not given."""
+        reading = self.find(body, wire, scope, codec)
+        if reading.known:
+            try:
+                return reading.parse(path, check)
+            except (AnaphoraError, *DECODE_ERRORS):
+                reading = reading.whole()  # raises the error of the body, with its path
+        return reading.parse(path, check)
 
-    def find(self, body: bytes, wire: str, scope: str = "") -> RequestReading:
+    def find(
+        self, body: bytes, wire: str, scope: str = "", codec: Wire | None = None
+    ) -> RequestReading:
         """The reading of a request, whose known messages are found."""
         hashes = _Hashes(msgspec.json.encode((scope, wire)), body)
-        return RequestReading(self, hashes, wire, self._find(hashes) if self._found else None)
+        found = self._find(hashes) if self._found else None
+        return RequestReading(self, hashes, base_of(wire), codec or get(wire), found)
 
     def _find(self, hashes: _Hashes) -> _Beginning | None:
         body, tried = hashes.body, list[_Kept]()
@@ -162,19 +183,20 @@ class KnownRequests:
         with self._lock:
             if before is not None:
                 self._forget(before)
-            if made.size > self._limit // 2:
+            size = made.whole_size
+            if size > self._limit // 2:
                 return
             self._found.update(dict.fromkeys(made.places, made))
-            self._kept[made] = None
-            self._size += made.size
+            self._kept[made] = size
+            self._size += size
             while self._size > self._limit:
                 self._forget(next(iter(self._kept)))
 
     def _forget(self, kept: _Kept) -> None:
-        if kept not in self._kept:
+        size = self._kept.pop(kept, None)
+        if size is None:
             return  # another thread was first
-        del self._kept[kept]
-        self._size -= kept.size
+        self._size -= size
         for digest in kept.places:
             if self._found.get(digest) is kept:
                 del self._found[digest]
@@ -183,14 +205,29 @@ class KnownRequests:
 class RequestReading:
     """Reads one request, whatever is kept or forgotten meanwhile."""
 
+    call: Call
+    """The request, once it was parsed."""
+
     def __init__(
-        self, requests: KnownRequests, hashes: _Hashes, wire: str, beginning: _Beginning | None
+        self,
+        requests: KnownRequests,
+        hashes: _Hashes,
+        base: str,
+        codec: Wire,
+        beginning: _Beginning | None,
     ) -> None:
         self._requests = requests
         self._hashes = hashes
-        self._wire = wire
-        self._base = base_of(wire)
+        self._base = base
+        self._codec = codec
+        self._list_name = request_table(self._base).messages
         self._beginning = beginning
+        self._made: _Kept | None = None
+        body = hashes.body
+        self.rest = body
+        """The body without the known messages."""
+        if beginning is not None:
+            self.rest = body[: beginning.kept.begin + 1] + body[beginning.following :]
 
     @property
     def known(self) -> int:
@@ -198,77 +235,89 @@ class RequestReading:
         return 0 if self._beginning is None else self._beginning.cut.messages
 
     @property
-    def rest(self) -> bytes:
-        """The body without the known messages, and with zeros for the members before them."""
-        found, body = self._beginning, self._hashes.body
-        return body if found is None else found.kept.before + body[found.following :]
+    def known_messages(self) -> Sequence[Message]:
+        found = self._beginning
+        return () if found is None else found.kept.messages[: found.cut.messages]
 
-    def read(self, path: str = "", check: Check | None = None) -> Call:
-        """The call; see `KnownRequests.read`."""
-        if self._beginning is not None:
-            try:
-                call = self._read_rest(self._beginning, path, check)
-            except (AnaphoraError, *DECODE_ERRORS):
-                call = None  # raised for the whole body, with its path
-            if call is not None:
-                return call
-            self._beginning = None
-        body = self._hashes.body
-        if check is not None:
-            check(body)
-        call = get(self._wire).parse(body, path)
-        listed = _list_of_messages(body, request_table(self._base).messages)
-        if listed is not None:
-            self._keep(call, listed, None)
-        return call
+    @property
+    def previous(self) -> Rendered | None:
+        """The chunks of the turn before: what `render` continues."""
+        return None if self._beginning is None else self._beginning.kept.rendered
 
-    def _read_rest(self, found: _Beginning, path: str, check: Check | None) -> Call | None:
-        """The call, of which only the new messages are parsed; None if that is not certain to be
-        the same."""
-        kept, body = found.kept, self._hashes.body
-        rest = body[: kept.begin + 1] + body[found.following :]
-        listed = _list_of_messages(rest, request_table(self._base).messages)
-        if listed is None or listed.begin != kept.begin:
-            return None
+    def whole(self) -> RequestReading:
+        """A reading of the same body of which nothing is known."""
+        return RequestReading(self._requests, self._hashes, self._base, self._codec, None)
+
+    def parse(
+        self, path: str = "", check: Check | None = None, rest: bytes | None = None
+    ) -> RequestReading:
+        """Parses the rest, which may be given with changes in members other than the messages.
+        Raises an error also if known messages would be parsed differently in this body."""
+        found, listed = self._beginning, None
         if check is not None:
             check(self.rest)
-        call = get(self._wire).parse(rest, path, found.cut.messages)
-        if _depends(self._base, call) != kept.depends:
-            return None
-        call = _joined(call, kept, found.cut.messages)
-        self._keep(call, listed, found)
-        return call
+        call = self._codec.parse(self.rest if rest is None else rest, path, self.known)
+        listed = message_list(self.rest, self._list_name)
+        if found is not None:
+            kept = found.kept
+            if (
+                listed is None
+                or listed.begin != kept.begin
+                or depends_on(self._base, call) != kept.depends
+            ):
+                raise InvalidRequest("known messages depend on the other members", path="$")
+            call = _joined(call, kept, found.cut.messages)
+        self.call = call
+        if listed is not None:
+            self._keep(call, listed, found)
+        return self
 
-    def _keep(self, call: Call, listed: _ListOfMessages, found: _Beginning | None) -> None:
+    def members(self, rest: Members | None = None) -> Members:
+        """The members of the body. `rest` are those of its rest, if they are decoded."""
+        found, name = self._beginning, self._list_name
+        members = decode_members(self.rest) if rest is None else rest
+        if found is None:
+            return members
+        begin = found.kept.begin
+        end = begin + memoryview(members[name]).nbytes + found.missing
+        return {**members, name: msgspec.Raw(memoryview(self._hashes.body)[begin:end])}
+
+    def keep_rendered(self, rendered: Rendered) -> None:
+        """Keeps the chunks of this request for the next turn."""
+        if self._made is not None:
+            self._made.rendered = rendered
+            self._requests.keep(self._made, self._made)
+
+    def _keep(self, call: Call, listed: MessageList, found: _Beginning | None) -> None:
         """Keeps the request. `listed` are its messages that were parsed."""
-        messages, blocks = call.ir.segments[0].messages, _blocks_in_messages(self._base, call)
-        cuts, missing, size = list[_Cut](), 0, _REQUEST_BYTES + len(listed.before)
+        base, hashes, known = self._base, self._hashes, self.known
+        messages, blocks = call.ir.segments[0].messages, blocks_in_messages(base, call)
+        cuts, missing, size = list[_Cut](), 0, _REQUEST_BYTES
         if found is not None:
             of, missing, size = found.kept.cuts, found.missing, found.cut.size
             cuts += of[: of.index(found.cut) + 1]
-        added = messages[self.known :]
-        texts = [0, *accumulate(map(_text_size, listed.elements))]
-        parts = [0, *accumulate(map(_parts_size, added))]
-        for index, end, count in _new_cuts(self._base, listed, added):
-            end += missing
-            taken = size + texts[index + 1] + parts[count]
-            cuts.append(_Cut(end, self.known + count, taken, self._hashes.up_to(end)))
+        places, added = cut_places(base, listed, messages[known:], _CUTS)
+        for place in places:
+            end = place.end + missing
+            digest = hashes.up_to(end)
+            cuts.append(_Cut(end, known + place.messages, size + place.size, digest))
         cuts = cuts[-_CUTS:]
         offsets = {place for cut in cuts for place in _places(cut.end // _GRIDS[0], 1)}
         if not offsets:
             return
-        made = _Kept(
+        before = None if found is None else found.kept
+        made = self._made = _Kept(
             begin=listed.begin,
-            before=listed.before,
             messages=messages,
             blocks=blocks,
             marks=tuple(mark for mark in call.ir.cache.marks if _is_kept(mark, blocks)),
-            depends=_depends(self._base, call),
+            depends=depends_on(base, call),
             cuts=tuple(cuts),
-            places=tuple(map(self._hashes.up_to, sorted(offsets))),
-            size=size + texts[-1] + parts[-1],
+            places=tuple(map(hashes.up_to, sorted(offsets))),
+            size=size + added,
+            rendered=None if before is None else before.rendered,
         )
-        self._requests.keep(made, None if found is None else found.kept)
+        self._requests.keep(made, before)
 
 
 def _joined(call: Call, kept: _Kept, known: int) -> Call:
@@ -299,150 +348,6 @@ def _joined(call: Call, kept: _Kept, known: int) -> Call:
 
 def _is_kept(mark: MarkRequest, blocks: tuple[PromptBlock, ...]) -> bool:
     return isinstance(mark, PartMark) or (bool(blocks) and isinstance(mark, BlockMark))
-
-
-# ── Where the messages of a body are ─────────────────────────────────────────────────────────────
-
-
-class _ListOfMessages(msgspec.Struct, frozen=True, eq=False):
-    begin: int
-    """The offset of the list in its body."""
-    before: bytes
-    """A body up to there with the names of the members before it, and a zero for each."""
-    elements: list[msgspec.Raw]
-    ends: Iterator[int]
-    """The offsets after the elements, the last one first."""
-
-
-def _list_of_messages(body: bytes, name: str) -> _ListOfMessages | None:
-    """The messages of a body; None if they are not in a list, or a member is given twice."""
-    members = decode_members(body)
-    opening = _OPENING.match(body)
-    begin, before = -1, [b"{"]
-    at, closed = 0 if opening is None else opening.end(), not members
-    for key, raw in members.items():
-        found = _KEY.match(body, at)
-        if closed or found is None or not body.startswith(raw, found.end()):
-            return None
-        after = _AFTER.match(body, found.end() + memoryview(raw).nbytes)
-        if after is None:
-            return None
-        if key == name:
-            begin = found.end()
-            before.append(found[1] + b":[")
-        elif begin < 0:
-            before.append(found[1] + b":0,")
-        at, closed = after.end(), after[1] == b"}"
-    if not closed or begin < 0 or body[begin : begin + 1] != b"[":
-        return None
-    elements = decode_elements(members[name])
-    ends = _ends(body, begin + memoryview(members[name]).nbytes - 1, elements)
-    return _ListOfMessages(begin, b"".join(before), elements, ends)
-
-
-def _ends(body: bytes, end: int, elements: list[msgspec.Raw]) -> Iterator[int]:
-    """The offsets after these elements, the last one first; `end` is that of the list's bracket.
-    Fewer if there is much white space between elements."""
-    for raw in reversed(elements):
-        end = _last_of(body, end)
-        if end < 0:
-            return
-        yield end
-        comma = _last_of(body, end - memoryview(raw).nbytes)
-        if comma < 0:
-            return
-        end = comma - 1
-
-
-def _last_of(body: bytes, end: int) -> int:
-    """The offset after the last byte before `end` that is not blank; -1 if it is far."""
-    start = max(0, end - _MOST_BLANK)
-    found = len(body[start:end].rstrip(_BLANK))
-    return start + found if found else -1
-
-
-def _new_cuts(
-    base: str, listed: _ListOfMessages, added: Sequence[Message]
-) -> list[tuple[int, int, int]]:
-    """The last places for cuts: an element, the offset after it, and how many of the added messages
-    are before that."""
-    elements, count = listed.elements, len(added)
-    items = base == "openai_responses"
-    settled = _settled(added) if base == "gemini" else None
-    if items and len(elements) == 1 and added[0].role == "system":
-        return []  # before other items it is the system prompt
-    cuts: list[tuple[int, int, int]] = []
-    for index, end in zip(range(len(elements) - 1, -1, -1), listed.ends, strict=False):
-        if not count or len(cuts) == _CUTS:
-            break
-        is_answer = added[count - 1].role == "assistant"
-        if not is_answer and (settled is None or settled[count - 1]):
-            cuts.append((index, end, count))
-        if not (items and is_answer and index and _is_answer(elements[index - 1])):
-            count -= 1
-    return cuts[::-1]
-
-
-def _is_answer(item: msgspec.Raw) -> bool:
-    """Whether an item of Responses is the assistant's: successive ones are one message."""
-    from .openai_responses.reply import ItemReader
-
-    return ItemReader("$", request_error).read(item)[0] == "assistant"
-
-
-def _settled(messages: Sequence[Message]) -> list[bool]:
-    """Whether each call of Gemini that has no id has its result after each message: which call a
-    later result is for depends on those that wait."""
-    settled, waiting = list[bool](), set[str]()
-    for message in messages:
-        for part in message.parts:
-            if type(part) is ToolCall and _has_made_id(part):
-                waiting.add(part.id)
-            elif type(part) is ToolResult and _has_made_id(part):
-                waiting.discard(part.call_id)
-        settled.append(not waiting)
-    return settled
-
-
-def _has_made_id(part: ToolCall | ToolResult) -> bool:
-    return part.extras is not None and '"id":null' in part.extras.get("gemini.form", "")
-
-
-def _depends(base: str, call: Call) -> tuple[object, ...]:
-    """What the parsed messages of a call depend on besides their own bytes: with instructions, or
-    after a stored response, a system message is no system prompt; marks have a default TTL."""
-    if base != "openai_responses":
-        return (False,)
-    ir = call.ir
-    blocks = ir.system_blocks
-    given = bool(blocks) and blocks[0].label == "instructions"
-    return given, ir.continuation is None, ir.cache.automatic
-
-
-def _blocks_in_messages(base: str, call: Call) -> tuple[PromptBlock, ...]:
-    """The system prompt of a call, if it was a message."""
-    blocks = call.ir.system_blocks
-    if base == "openai_chat" or (base == "openai_responses" and not _depends(base, call)[0]):
-        return blocks
-    return ()
-
-
-def _text_size(raw: msgspec.Raw) -> int:
-    """The most that the texts of an element take: a text has one, two or four bytes for each of its
-    characters."""
-    data = bytes(raw)
-    if data.isascii() and b"\\u" not in data:
-        return len(data)
-    return len(data) * (4 if _WIDE.search(data) else 2)
-
-
-def _parts_size(message: Message) -> int:
-    """What a message takes besides its texts."""
-    count = len(message.parts)
-    for part in message.parts:
-        if type(part) is ToolResult and type(part.content) is tuple:
-            count += len(part.content)
-    return _MESSAGE_BYTES + count * _PART_BYTES
 
 
 # ── Digests ──────────────────────────────────────────────────────────────────────────────────────
@@ -477,11 +382,13 @@ class _Hashes:
 
 @lru_cache(maxsize=1024)
 def _places(units: int, steps: int) -> tuple[int, ...]:
-    """The last offsets of each grid by which a body of so many units of the first grid may be
-    found, in rising order."""
+    """The last offsets of each grid, and the last powers of two, by which a body of so many units
+    of the first grid may be found, in rising order."""
     end = units * _GRIDS[0]
     places: set[int] = set()
     for grid in _GRIDS:
         last = end // grid * grid
         places.update(range(last, max(0, last - steps * grid), -grid))
+    powers = range(max(_GRIDS[0].bit_length(), end.bit_length() - steps + 1), end.bit_length() + 1)
+    places.update(1 << each - 1 for each in powers)
     return tuple(sorted(places))

@@ -227,10 +227,7 @@ def test_a_copy_in_the_same_file_counts_once() -> None:
     longer = claude_code(4, "s", uuids="copy ")
     found = once("claude_code", {"f": [*lines, *longer]})
     assert bills(found) == bills(once("claude_code", {"f": longer}))
-    assert [[call.began_by for call in one.calls] for one in found["f"]] == [
-        [None] * 3,
-        ["resume"],
-    ]
+    assert [[call.began_by for call in one.calls] for one in found["f"]] == [[None] * 3, ["resume"]]
 
 
 def test_lines_that_are_there_twice_are_read_once() -> None:

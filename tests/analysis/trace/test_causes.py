@@ -19,18 +19,9 @@ def expected(read: int, reason: str = "found") -> Outcome:
 
 
 def call(outcome: Outcome, billed: TraceUsage, **facts: Any) -> Predicted:
-    usual: dict[str, Any] = {"gap": 20.0, "baseline": 5000}
-    return Predicted(
-        trace="conversation",
-        call=1,
-        provider="anthropic",
-        model="claude-sonnet-4-5",
-        at=0.0,
-        in_loop=True,
-        outcome=outcome,
-        billed=billed,
-        **{**usual, **facts},
-    )
+    usual: dict[str, Any] = {"gap": 20.0, "baseline": 5000, "provider": "anthropic", "at": 0.0}
+    usual |= {"trace": "conversation", "call": 1, "model": "claude-sonnet-4-5", "in_loop": True}
+    return Predicted(outcome=outcome, billed=billed, **{**usual, **facts})
 
 
 CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
@@ -53,12 +44,7 @@ CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
     ("expired", expected(5120), bill(input=5200), {"implicit": True, "lapsed": expected(0)}),
     ("within_granule", expected(5120), bill(read=4992), {"implicit": True, "granule": 128}),
     ("older_entry", expected(5000), bill(read=4000, written=1200), {"older": True}),
-    (
-        "not_visible_yet",
-        expected(5000),
-        bill(read=4000, written=1200),
-        {"older": True, "gap": 2.0, "delay": 2.5},
-    ),
+    ("not_yet_visible", expected(5000), bill(4000, 1200), {"older": True, "gap": 2.0, "delay": 3}),
     ("messages_voided", expected(5000), bill(read=900, written=4200), {}),
 ]
 

@@ -154,11 +154,7 @@ def test_subagents_are_conversations_of_their_own() -> None:
     started = ("user.message", {"content": "look it up", **sub})
     own = usage("x1", 700)
     main, agent = traces(
-        *LOOP[:6],
-        started,
-        (own[0], {**own[1], **sub}),
-        reply("x1", **sub),
-        *LOOP[6:],
+        *LOOP[:6], started, (own[0], {**own[1], **sub}), reply("x1", **sub), *LOOP[6:]
     )
     assert [len(one.calls) for one in (main, agent)] == [2, 1]
     assert [message.content for message in agent.messages][:1] == ["look it up"]
@@ -167,10 +163,7 @@ def test_subagents_are_conversations_of_their_own() -> None:
 
 def test_a_bill_without_a_reply_counts() -> None:
     found = traces(*LOOP, usage("title", 300))
-    assert sorted(map(billed, found)) == [
-        [(10, 0, 8990, 9), (0, 8990, 110, 9)],
-        [(300, 0, 0, 9)],
-    ]
+    assert sorted(map(billed, found)) == [[(10, 0, 8990, 9), (0, 8990, 110, 9)], [(300, 0, 0, 9)]]
 
 
 def shutdown(**metrics: tuple[int, int]) -> tuple[str, Json]:

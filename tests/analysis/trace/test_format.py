@@ -12,23 +12,17 @@ from anaphora.analysis.trace.format import read_line
 from anaphora.errors import InvalidRequest
 
 LINE: dict[str, Any] = {
-    "id": "one",
-    "provider": "anthropic",
-    "model": "claude-sonnet-4-5",
-    "license": "MIT",
+    "id": "one", "provider": "anthropic", "model": "claude-sonnet-4-5", "license": "MIT",
     "messages": [{"role": "user", "content": "hi"}],
     "calls": [
         {
-            "t": 10.0,
-            "t_end": 12.0,
-            "messages": 1,
+            "t": 10.0, "t_end": 12.0, "messages": 1, "breakpoints": [["tools", "1h"], [0, "5m"]],
             "usage": {"input": 3, "cache_read": 5, "cache_write_5m": 7, "output": None},
-            "breakpoints": [["tools", "1h"], [0, "5m"]],
         },
         {"t_end": 20.0, "dur": 5.0, "messages": 1, "usage": None},
         {"messages": 1},
     ],
-}
+}  # fmt: skip
 
 
 def line(**changed: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.predict import Predictor
@@ -23,18 +24,12 @@ def conversation(number: int, step: int, *, calls: int = 8, **fields: Any) -> Tr
         made.append({"t": at, "messages": 1 + 2 * turn, "usage": usage} | fields.get("call", {}))
         before, total = total, total + 1300
     roles = ("user", "assistant")
-    messages = [
-        {"role": roles[index % 2], "content": f"{number} {index} {TEXT}"}
-        for index in range(2 * calls)
-    ]
-    trace = {
-        "id": f"talk {number}",
-        "provider": "openai",
-        "model": "gpt-5.5",
-        "calls": made,
-        "messages": messages,
+    texts = (f"{number} {index} {TEXT}" for index in range(2 * calls))
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+    trace = {"id": f"talk {number}", "provider": "openai", "model": "gpt-5.5", "calls": made}
+    trace |= {"messages": messages} | {
+        name: value for name, value in fields.items() if name != "call"
     }
-    trace |= {name: value for name, value in fields.items() if name != "call"}
     return msgspec.convert(trace, Trace)
 
 
@@ -66,17 +61,11 @@ def test_what_a_plain_chain_would_say_is_not_learned() -> None:
 
 def test_conversations_at_the_same_time_keep_the_rules_they_began_with() -> None:
     """All begin before the first has ended."""
-    traces = [conversation(number, 600) for number in range(5)]
-    together = [
-        msgspec.structs.replace(
-            trace,
-            calls=[
-                msgspec.structs.replace(call, t=number + 20.0 * turn)
-                for turn, call in enumerate(trace.calls)
-            ],
-        )
-        for number, trace in enumerate(traces)
-    ]
+    together = []
+    for number in range(5):
+        trace = conversation(number, 600)
+        calls = [replace(call, t=number + 20.0 * turn) for turn, call in enumerate(trace.calls)]
+        together.append(replace(trace, calls=calls))
     assert [granules(each) for each in played(together)[1]] == [{512}] * 5
 
 

@@ -144,9 +144,7 @@ def test_results_before_the_calls_of_their_tools_are_put_in_order_of_the_times()
     assert str(problem) == "f: lines out of order: put in order of their times"
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("abcdefgh")), max_size=12),
-)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("abcdefgh")), max_size=12))
 def test_no_line_is_lost_whatever_its_parent_is(links: list[tuple[str, str]]) -> None:
     order: LineOrder[int] = LineOrder()
     read_lines = [

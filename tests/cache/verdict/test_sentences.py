@@ -70,7 +70,7 @@ FIELDS = [
     ("anthropic", "-15", "-16", "system[0].text", len(LONG) + 18),
     ("anthropic", "Say one", "Say two", "messages[0].content[0].text", 4),
     ("anthropic", "the mat", "the rug", "messages[1].content[0].input.at[0]", 4),
-    ("anthropic", "A cat", "A dog", "messages[2].content[0].content", 2),
+    ("anthropic", "A cat", "A dog", "messages[2].content[0].content[0].text", 2),
     ("openai_chat", "-15", "-16", "messages[0].content", len(LONG) + 18),
     ("openai_chat", "Say one", "Say two", "messages[1].content[0].text", 4),
     ("openai_chat", "the mat", "the rug", "messages[2].tool_calls[0].function.arguments", 12),

@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from support.records import ANSWERED, AT, BARE, FAILED, FULL, LOST
 
 from anaphora import catalog
-from anaphora.catalog.dialects import otel_provider
+from anaphora.catalog.dialect_rows import otel_provider
 from anaphora.client.observe import Traces
 from anaphora.client.response import BlockShare, Record
 from anaphora.values import StopReason

@@ -725,6 +725,7 @@ def test_mark_on_a_stored_message_gives_a_notice() -> None:
     "body, path",
     [
         (b"[]", "$"),
+        (b"{}", "$.model"),
         (b'{"model":"m","input":[{"role":"user"}]}', "$.input[0].content"),
         (b'{"model":"m","input":[{"type":"message","content":"x"}]}', "$.input[0].role"),
         (

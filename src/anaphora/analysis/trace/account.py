@@ -80,6 +80,8 @@ class TokenScale:
 
 #: The assumed tokens of a system prompt and tools that are not recorded, before the first bill.
 _UNKNOWN = 30_000
+#: How many reads in granules, and three quarters of all, must agree on where replies end.
+_AGREEING = 8
 #: How far a read that ends with a reply may be from its exact end, beside two granules.
 _NEAR = 9
 #: After this many conversations in a row that do not read the beginning of others, each has its
@@ -233,6 +235,8 @@ class ReplyEnds:
         ends = sorted(self._latest)
         counts = (bisect_left(ends, end + self._granule) - at for at, end in enumerate(ends))
         count, first = max((count, -at) for at, count in enumerate(counts))
+        if self._granule > 1 and (count < _AGREEING or 4 * count < 3 * len(ends)):
+            return self._stated
         last, begin = ends[-first], ends[count - first - 1] - self._granule + 1
         stated = -(self._stated or 0)
         return -(stated if begin <= stated <= last else (begin + last) // 2)

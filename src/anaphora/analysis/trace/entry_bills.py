@@ -4,7 +4,7 @@ are right, the errors of predicted bills, and how much clients leave out of a re
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import median_low
 from typing import Literal, NamedTuple, TypeAlias
@@ -15,6 +15,7 @@ from anaphora.cache.read_history import (
     CHAIN,
     CONVERSATIONS,
     KEPT,
+    STATED,
     BillErrors,
     BillRange,
     ReadClass,
@@ -24,7 +25,6 @@ from anaphora.cache.read_history import (
 )
 from anaphora.cache.sent_call import ProgramEvent
 from anaphora.cache.simulator import Chance, Outcome
-from anaphora.cache.simulator.chances import Sum, distribution
 from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
@@ -129,8 +129,6 @@ class ConversationReads:
 
 #: Chances that concern only this call.
 _OF_ONE_CALL = ("late_writes", "thinking_dropped")
-#: The weight of their stated share, in bills.
-_STATED = 4
 #: The latest conversations whose unrecorded beginnings are compared.
 _LATEST = 5
 
@@ -148,24 +146,6 @@ class PredictedRead(msgspec.Struct, frozen=True, kw_only=True):
     situations: Sequence[Hashable]
 
 
-class ConversationBill:
-    """The predicted and the real bill of the calls of one conversation so far."""
-
-    def __init__(self) -> None:
-        self._predicted, self.billed, self.calls = Sum(), 0.0, 0
-
-    @property
-    def predicted(self) -> float:
-        return self._predicted.median
-
-    def add(self, predicted: PredictedRead, billed: float, rules: CacheRules) -> None:
-        others = (
-            (chance.share, rules.input_cost(chance.outcome.usage())) for chance in predicted.chances
-        )
-        self._predicted.add(distribution(predicted.cost, others))
-        self.billed, self.calls = self.billed + billed, self.calls + 1
-
-
 class EntryBills:
     def __init__(self) -> None:
         self._history = ReadHistory()
@@ -173,8 +153,8 @@ class EntryBills:
         self._beginnings: dict[tuple[bool, str | None], int] = {}
         """Reads of the first call of the latest conversation, by whether it was idle and by model;
         None: any model."""
-        self._of_one_call: dict[tuple[str, str], tuple[int, int]] = {}
-        """By model and reason: how often such a chance came about, of how many bills."""
+        self._of_one_call: Counter[tuple[str, str, bool]] = Counter()
+        """By model and reason: how often such a chance came about, and how often not."""
         self._last: float | None = None
         self._unrecorded: deque[float] = deque(maxlen=_LATEST)
 
@@ -228,10 +208,10 @@ class EntryBills:
         """The range of the bill of a conversation with the model, over the predicted one."""
         return self._conversations.range_of(((model,), ()), 1.0)
 
-    def learn_conversation(self, model: str, bill: ConversationBill) -> None:
-        """The bill of a conversation that has ended; one call says nothing about several."""
-        if bill.calls > 1:
-            self._conversations.learn(((model,), ()), bill.predicted, bill.billed)
+    def learn_conversation(self, model: str, predicted: float, bills: list[float]) -> None:
+        """The bills of a conversation that has ended; one call says nothing about several."""
+        if len(bills) > 1:
+            self._conversations.learn(((model,), ()), predicted, sum(bills))
 
     def learn(self, predicted: PredictedRead, usage: TraceUsage, rules: CacheRules) -> None:
         """The bill of a call that was predicted."""
@@ -243,9 +223,8 @@ class EntryBills:
         for chance in predicted.chances:
             if chance.reason in _OF_ONE_CALL:
                 other, expected = chance.outcome.read, predicted.outcome.read
-                happened, bills = self._of_one_call.get((call.model, chance.reason), (0, 0))
-                happened += abs(read - other) < abs(read - expected)
-                self._of_one_call[call.model, chance.reason] = happened, bills + 1
+                happened = abs(read - other) < abs(read - expected)
+                self._of_one_call[call.model, chance.reason, happened] += 1
         if call.kind == "first":
             for model in (call.model, None):
                 self._beginnings[call.idle, model] = read
@@ -254,8 +233,8 @@ class EntryBills:
         """With the share that bills of the model have shown, if it concerns only this call."""
         if chance.reason not in _OF_ONE_CALL:
             return chance
-        happened, bills = self._of_one_call.get((model, chance.reason), (0, 0))
-        share = (chance.share * _STATED + happened) / (bills + _STATED)
+        happened, other = (self._of_one_call[model, chance.reason, so] for so in (True, False))
+        share = (chance.share * STATED + happened) / (happened + other + STATED)
         return msgspec.structs.replace(chance, share=share)
 
     def _chances(

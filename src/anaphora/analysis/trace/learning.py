@@ -203,7 +203,9 @@ def _learn_growth(replay: Replay, call: TraceCall, billed: TraceUsage, account: 
     for block in replay.blocks.messages[before.messages : call.messages]:
         text, other = text.plus(block.kind, block.size.text), other + block.size.other
     account.scale.learn(text, billed.total - before.usage.total - other)
-    if billed.cache_read and before.usage.output is not None:
+    rules, prompt = replay.rules, before.usage.total
+    beyond = rules.granule_tokens.value == 1 or billed.cache_read > rules.whole_granules(prompt)
+    if billed.cache_read and before.usage.output is not None and beyond:
         end = before.usage.total + before.usage.output
         account.reply_ends.learn(end - billed.cache_read)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
+from anaphora.cache.simulator.chances import distribution
 from anaphora.catalog.names import GATEWAYS
 from anaphora.values import Ttl
 
@@ -81,7 +82,8 @@ class Predictor:
             if index + 1 == len(replay.trace.calls):
                 place = replay.trace.account, replay.provider
                 if not self._changed:
-                    self._entries[place].learn_conversation(replay.model, replay.bill)
+                    entry, predicted_bill = self._entries[place], replay.predicted_bill.median
+                    entry.learn_conversation(replay.model, predicted_bill, replay.bills)
                 replay.release()
             yield predicted
 
@@ -141,7 +143,9 @@ class Predictor:
             outcome, chances = predicted.outcome, predicted.chances
         rules, conversation = replay.rules, None
         if call.usage is not None and predicted is not None:
-            replay.bill.add(predicted, rules.input_cost(call.usage.usage()), rules)
+            replay.bills.append(rules.input_cost(call.usage.usage()))
+            others = ((one.share, rules.input_cost(one.outcome.usage())) for one in chances)
+            replay.predicted_bill.add(distribution(predicted.cost, others))
             conversation = played.entry.conversation_range(replay.model)
         result = Predicted(
             trace=replay.trace.id,

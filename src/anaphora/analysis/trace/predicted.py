@@ -23,7 +23,7 @@ CAUSE_TEXTS: dict[str, str] = {
     "outlived": "the entry was read after its TTL",
     "prompt_changed": "fewer tokens were sent than before: the beginning was edited or dropped",
     "out_of_order": "the clock ran backwards: calls of two branches, or out of order",
-    "not_visible_yet": "an older entry was read seconds after a write that was not readable yet",
+    "not_yet_visible": "an older entry was read seconds after a write that was not readable yet",
     "older_entry": "an older entry was read: another branch, or a changed message",
     "messages_voided": "only the beginning was read: a parameter or an early message changed",
     "within_granule": "within one granule: the length was estimated",
@@ -138,5 +138,5 @@ def _less(call: Predicted, read: int) -> str:
         return "routing"
     if read and call.older:
         soon = call.gap is not None and call.gap <= call.delay
-        return "not_visible_yet" if soon else "older_entry"
+        return "not_yet_visible" if soon else "older_entry"
     return "messages_voided" if read else "unexplained"

@@ -15,6 +15,7 @@ from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.sent_call import ProgramEvent, ttl_seconds
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
+from anaphora.cache.simulator.chances import Sum
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered.media import Size
@@ -22,7 +23,7 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlocks
-from .entry_bills import CallKind, CallSituation, ConversationBill, ConversationReads
+from .entry_bills import CallKind, CallSituation, ConversationReads
 from .format import RecordedParams, Trace, TraceCall
 from .sent_blocks import SentBlocks
 
@@ -84,7 +85,8 @@ class Replay:
         self.early: dict[bool, int] = {}
         """Tokens read by the last call inside a tool loop and outside, if fewer than expected."""
         self.reads = ConversationReads()
-        self.bill = ConversationBill()
+        self.predicted_bill, self.bills = Sum(), list[float]()
+        """Of the calls with a bill: their predicted cost, and the bill of each."""
         self._times: list[float] = []
         """When each call started, as last computed."""
 

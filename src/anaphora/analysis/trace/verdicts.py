@@ -9,7 +9,6 @@ or the bills (the entry of an older call was read) show it, and otherwise unknow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from decimal import Decimal
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -50,8 +49,6 @@ class TraceVerdict(NamedTuple):
     model: str
     """The model of this call, which may have changed since the first."""
     verdict: Verdict
-    saved: Decimal | None = None
-    """What its remedy would have saved at this call; that of the verdict is a sum so far."""
 
 
 class BillVerdict(NamedTuple):
@@ -67,8 +64,6 @@ class BillVerdict(NamedTuple):
     verdict: Verdict
     before: int = 0
     """Tokens of the prompt of the call before, if it is in the trace."""
-    saved: Decimal | None = None
-    """What its remedy would have saved at this call."""
     ttl: Ttl | None = None
     """The lifetime that the call before wrote for."""
 
@@ -106,13 +101,13 @@ def judge_bills(
     have different ids."""
     by_id = {trace.id: trace for trace in traces}
     if any(map(_needs_simulation, by_id.values())):
-        for call, model, verdict, saved in judge_traces(by_id.values(), price, steps):
+        for call, model, verdict in judge_traces(by_id.values(), price, steps):
             paid = price(call.provider, model, call.at, call.wire)
             trace = by_id[call.trace]
             if hits or verdict.result != "hit":
                 sent = call.previous or 0
                 yield BillVerdict(
-                    trace, call.call, call.provider, model, paid, call.gap, verdict, sent, saved
+                    trace, call.call, call.provider, model, paid, call.gap, verdict, sent
                 )
         return
     rendered = {trace.id: _RenderedTrace(trace) for trace in by_id.values()}
@@ -195,13 +190,12 @@ class _RenderedTrace:
         verdict = with_remedy(
             verdict, earlier, later, rules, price=paid, profile=profile, since=self._since
         )
-        saved = _saved(verdict)
         if verdict.remedy is not None:
             remedy = summed(verdict.remedy, self._remedies, predicted.call + 1)
             self._remedies[remedy.kind] = remedy
             verdict = replace(verdict, remedy=remedy)
         self._follow(made)
-        return TraceVerdict(predicted, model, verdict, saved)
+        return TraceVerdict(predicted, model, verdict)
 
     def judge_bill(
         self, replay: Replay, index: int, params: dict[str, bytes], price: Pricing, *, hits: bool
@@ -235,7 +229,6 @@ class _RenderedTrace:
             gap,
             verdict,
             sent,
-            _saved(verdict),
             None if before is None else before.ttl,
         )
 
@@ -397,11 +390,6 @@ class _RenderedTrace:
             marks[last] = made.ttl
         placed = tuple(Mark(chunk, marks[chunk]) for chunk in sorted(marks))
         return Plan(marks=placed, automatic=automatic)
-
-
-def _saved(verdict: Verdict) -> Decimal | None:
-    saving = None if verdict.remedy is None else verdict.remedy.saving
-    return None if saving is None else saving.expected
 
 
 def _left(call: TraceCall, rules: CacheRules) -> tuple[int, bool]:

@@ -70,10 +70,12 @@ def distribution(predicted: float, others: Iterable[tuple[float, float]]) -> Dis
 class Sum:
     """The sum over calls that are independent of each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Iterable[Distribution] = ()) -> None:
         self._mean = self._variance = self._skew = self._least = self._most = 0.0
         self._predicted, self._share = 0.0, 1.0
         """The sum if every call is as predicted, and how often that is so."""
+        for outcomes in calls:
+            self.add(outcomes)
 
     def add(self, outcomes: Distribution) -> None:
         share, predicted = outcomes[0]
@@ -101,14 +103,6 @@ class Sum:
 
     def _within(self, figure: float) -> float:
         return max(self._least, min(self._most, figure))
-
-
-def estimate(calls: Iterable[Distribution]) -> Estimate:
-    """The sum over calls that are independent of each other."""
-    total = Sum()
-    for outcomes in calls:
-        total.add(outcomes)
-    return total.estimate
 
 
 class CallChance(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,10 +147,10 @@ class SimulatedCall(NamedTuple):
 
 def expected_usage(calls: Sequence[SimulatedCall]) -> ExpectedUsage:
     """Sums the calls, which are independent of each other."""
-    reads = estimate(
+    reads = Sum(
         distribution(call.read, ((chance.share, chance.read) for chance in call.chances))
         for call in calls
-    )
+    ).estimate
     costs = _expected_cost(calls)
     return ExpectedUsage(
         read=TokenRange(round(reads.expected), round(reads.low), round(reads.high)),
@@ -180,7 +174,7 @@ def _expected_cost(calls: Sequence[SimulatedCall]) -> list[Decimal]:
         others.append(distribution(0.0, more))
     return [
         certain + Decimal(more).quantize(_PLACES) if more else certain
-        for more in (estimate(others) if calls else ())
+        for more in (Sum(others).estimate if calls else ())
     ]
 
 

@@ -41,10 +41,13 @@ class CauseFacts(NamedTuple):
     """If the remedy does not help: what to know, or a habit that loses less."""
 
 
+def _sentence(kind: RemedyKind) -> str:
+    text = REMEDIES[kind]
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 _MARK = "Let Anaphora place the markers: `anaphora watch --fix -- COMMAND`, or the client."
 _UNSET = {"claude_code": "Unset DISABLE_PROMPT_CACHING and its variants for single models."}
-_WATCH = "Run the program under `anaphora watch -- COMMAND` to see the bytes that changed."
-_PROVIDER = "Nothing to do: the provider had the prompt and did not find it."
 _ONE_MODEL = "Choose model and parameters when a conversation begins; each has a cache of its own."
 _MODELS = {
     "claude_code": "Set /model and /effort when the session begins; opusplan changes the model at"
@@ -61,6 +64,38 @@ _MODELS = {
 # 0.169.0 (keys of config.toml), Gemini CLI 0.61.0 (docs/reference/configuration.md), opencode
 # (opencode.ai/v2/docs/compaction), Copilot CLI 1.0 (issues 3026 and 3174 of github/copilot-cli),
 # pi 0.74.2 (README.md, docs/settings.md).
+_MARKERS: dict[CauseKind, str] = {
+    "no_marker": "no cache marker",
+    "marker_on_volatile": "cache marker on content that changes",
+    "marker_on_trailing_system": "last cache marker on a system message",
+    "lookback_exceeded": "last write beyond the look-back of the next marker",
+    "above_maximum": "first cache marker beyond the maximum",
+}
+_NOTHING: dict[CauseKind, tuple[str, str]] = {
+    "thinking_dropped": (
+        "thinking of earlier turns left out",
+        "Nothing to set: it happens at every prompt of a user. Fewer and larger prompts lose less.",
+    ),
+    "resumed": (
+        "session resumed or forked",
+        "Resume while the cache is alive and with the same model; after a long break, begin anew.",
+    ),
+    "side_call": ("side call", "Nothing to do: it continues no conversation."),
+    "below_minimum": (
+        "below the provider's minimum",
+        "Nothing to do: such prompts are not cached.",
+    ),
+    "not_persisted": ("no whole unit to cache", "Nothing to do: only whole units are cached."),
+    "evicted": ("slot taken by another conversation", "Give the server more slots."),
+    "provider_side": (
+        "provider did not find it",
+        "Nothing to do: the provider had the prompt and did not find it.",
+    ),
+    "unknown": (
+        "cause unknown",
+        "Run the program under `anaphora watch -- COMMAND` to see the bytes that changed.",
+    ),
+}
 CAUSES: dict[CauseKind, CauseFacts] = {
     "expired": CauseFacts(
         "cache entry expired",
@@ -77,8 +112,7 @@ CAUSES: dict[CauseKind, CauseFacts] = {
     "tools_changed": CauseFacts(
         "tools changed",
         "keep_tools",
-        "Send the same tools in the same order from the first call on; connect MCP servers before"
-        " a session begins.",
+        "Send the same tools in one order from the first call on; connect MCP servers before it.",
         {
             "claude_code": "Connect MCP servers before the session begins; ENABLE_TOOL_SEARCH=true"
             " loads their tools without changing the prompt's beginning.",
@@ -89,9 +123,8 @@ CAUSES: dict[CauseKind, CauseFacts] = {
         "system prompt changed",
         "move_to_end",
         "Keep dates, branch names and other changing text out of the system prompt.",
-        {},
-        "Update a program and its plugins between sessions, and resume with the same model: the"
-        " system prompt names them.",
+        otherwise="Update a program and its plugins between sessions, and resume with the same"
+        " model: the system prompt names them.",
     ),
     "model_changed": CauseFacts("model changed", "keep_parameters", _ONE_MODEL, _MODELS),
     "parameter_changed": CauseFacts(
@@ -113,14 +146,9 @@ CAUSES: dict[CauseKind, CauseFacts] = {
         "earlier messages changed",
         "keep_history",
         "Leave earlier messages as they are and append; shorten the history rarely and by much.",
-        {"opencode": 'Leave "compaction.prune" in opencode.json off: it removes old tool outputs.'},
+        {"opencode": 'Leave "compaction.prune" off: it removes old tool outputs.'},
         "Nothing to set: the program itself changes earlier messages. `anaphora watch -- COMMAND`"
         " shows which.",
-    ),
-    "thinking_dropped": CauseFacts(
-        "thinking of earlier turns left out",
-        "nothing",
-        "Nothing to set: it happens at every prompt of a user. Fewer and larger prompts lose less.",
     ),
     "skill_loaded": CauseFacts(
         "skill loaded",
@@ -139,73 +167,28 @@ CAUSES: dict[CauseKind, CauseFacts] = {
         {
             "claude_code": 'Run /compact between tasks, or /clear; "autoCompactEnabled": false in'
             " settings.json leaves the time to you.",
-            "codex": "Run /compact between tasks; model_auto_compact_token_limit in config.toml"
-            " sets when Codex does it.",
-            "gemini_cli": 'Raise "model.compressionThreshold" in settings.json (default 0.5), or'
-            " run /compress between tasks.",
+            "codex": "Run /compact between tasks; model_auto_compact_token_limit sets when Codex"
+            " does.",
+            "gemini_cli": 'Raise "model.compressionThreshold", or run /compress between tasks.',
             "opencode": '"compaction.auto": false in opencode.json leaves the time to you.',
             "copilot": "Run /compact between tasks.",
-            "pi": 'Run /compact between tasks; "compaction.reserveTokens" in settings.json sets'
-            " when pi does it.",
+            "pi": 'Run /compact between tasks; "compaction.reserveTokens" sets when pi does it.',
         },
-    ),
-    "resumed": CauseFacts(
-        "session resumed or forked",
-        "nothing",
-        "Resume while the cache is alive and with the same model; after a long break, a new"
-        " session with a summary is cheaper.",
     ),
     "subagent": CauseFacts(
         "subagents wrote the same beginning again",
         "send_first",
         "Start one subagent first, the others once it has answered: they read its cache.",
     ),
-    "side_call": CauseFacts("side call", "nothing", "Nothing to do: it continues no conversation."),
-    "marker_on_volatile": CauseFacts(
-        "cache marker on content that changes", "place_markers", _MARK, _UNSET
-    ),
-    "marker_on_trailing_system": CauseFacts(
-        "last cache marker on a system message", "place_markers", _MARK, _UNSET
-    ),
-    "lookback_exceeded": CauseFacts(
-        "last write beyond the look-back of the next marker", "place_markers", _MARK, _UNSET
-    ),
-    "above_maximum": CauseFacts(
-        "first cache marker beyond the maximum", "place_markers", _MARK, _UNSET
-    ),
-    "no_marker": CauseFacts("no cache marker", "place_markers", _MARK, _UNSET),
-    "other_key": CauseFacts(
-        "cache key changed",
-        "cache_key",
-        "Send one prompt_cache_key with all calls of a conversation.",
-    ),
+    **{kind: CauseFacts(name, "place_markers", _MARK, _UNSET) for kind, name in _MARKERS.items()},
+    "other_key": CauseFacts("cache key changed", "cache_key", _sentence("cache_key")),
     "other_route": CauseFacts(
-        "another host, account or workspace",
-        "pin_host",
-        "Send the calls of a conversation to one host and account.",
+        "another host, account or workspace", "pin_host", _sentence("pin_host")
     ),
     "not_yet_visible": CauseFacts(
-        "earlier write not readable yet",
-        "send_first",
-        "Send calls with the same beginning after the first response has begun.",
+        "earlier write not readable yet", "send_first", _sentence("send_first")
     ),
-    "below_minimum": CauseFacts(
-        "below the provider's minimum",
-        "nothing",
-        "Nothing to do: prompts below the provider's minimum are never cached.",
-    ),
-    "not_persisted": CauseFacts(
-        "no whole unit to cache",
-        "nothing",
-        "Nothing to do: the provider caches whole units only, and none ended there.",
-    ),
-    "evicted": CauseFacts(
-        "slot taken by another conversation",
-        "nothing",
-        "Give the server more slots, or keep each conversation on its slot.",
-    ),
-    "provider_side": CauseFacts("provider did not find it", "nothing", _PROVIDER),
-    "unknown": CauseFacts("cause unknown", "nothing", _WATCH),
+    **{kind: CauseFacts(name, "nothing", text) for kind, (name, text) in _NOTHING.items()},
 }
 
 #: What to call text that changes by itself.
@@ -218,7 +201,7 @@ _CHANGES = {
     "whitespace": _SAME_JSON,
     "spelling": _SAME_JSON,
     "counter": "Move the number that changes into the newest message.",
-    "tool_": f"{REMEDIES['keep_tools'].capitalize()}; restrict them by tool choice.",
+    "tool_": CAUSES["tools_changed"].advice,
     "block_changed": CAUSES["system_changed"].advice,
     "block_": "Put blocks that come and go after everything stable, in one order.",
     "message_": CAUSES["history_edited"].advice,

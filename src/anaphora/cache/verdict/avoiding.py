@@ -192,7 +192,7 @@ def with_remedy(
         worth = Decimal(tokens) if usd is None else usd
         if tokens and worth > most:
             saving = None if usd is None else _saving(usd, later, profile)
-            best, most = replace(remedy, calls=2, tokens=tokens, saving=saving), worth
+            best, most = replace(remedy, calls=2, tokens=tokens, at_call=usd, saving=saving), worth
     if best is None:
         why = "the pause was too long" if found.kind == "longer_ttl" else "it would cost more"
         if found.kind == "longer_ttl" and len(verdict.causes) > 1:

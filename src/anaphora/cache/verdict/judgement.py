@@ -58,8 +58,6 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     """When the two calls of the conversation before this one were sent."""
     remedies: Mapping[RemedyKind, Remedy] = msgspec.field(default_factory=dict)
     """What each would have saved at the losses of the conversation so far."""
-    saved: Decimal | None = None
-    """What the remedy of its own verdict would have saved at this call."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
         """Joins the conversation that it continues; False if it begins one."""
@@ -88,8 +86,6 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
             )
         if verdict.remedy is None:
             return verdict
-        saving = verdict.remedy.saving
-        self.saved = None if saving is None else saving.expected
         remedy = summed(verdict.remedy, self.remedies, self.turn)
         self.remedies = {**self.remedies, remedy.kind: remedy}
         return replace(verdict, remedy=remedy)

@@ -55,6 +55,8 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """The calls that the saving is for: two, or those of the conversation so far."""
     tokens: int = 0
     """How many more tokens these would have read."""
+    at_call: Decimal | None = None
+    """What it would have saved at this call alone, in dollars."""
     saving: CostRange | None = None
     """In dollars, with the error of prompts without a bill; None if a price is unknown or there is
     nothing to do."""

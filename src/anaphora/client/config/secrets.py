@@ -23,7 +23,7 @@ import msgspec
 
 from anaphora import wire
 from anaphora.catalog import Dialect, dialects
-from anaphora.catalog.dialects import CloudAuth
+from anaphora.catalog.dialect_rows import CloudAuth
 from anaphora.errors import MissingSecret
 from anaphora.redaction import (
     MASK,

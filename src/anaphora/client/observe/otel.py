@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from anaphora.cache.verdict.values import CHANGES
-from anaphora.catalog.dialects import otel_provider
+from anaphora.catalog.dialect_rows import otel_provider
 from anaphora.client.response import Attempt, Record
 from anaphora.values import StopReason
 from anaphora.version import __version__

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +19,6 @@ from blake3 import blake3
 
 from anaphora import wire as wires
 from anaphora.errors import NotGranted
-from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.reading import (
@@ -55,14 +54,9 @@ _MOST_KEPT = 65_536
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
-def prompt_fingerprint(
-    wire: str,
-    members: Members,
-    tools: Collection[str] = (),
-    elements: ListElements | None = None,
-) -> str:
+def prompt_fingerprint(wire: str, members: Members, tools: Collection[str] = ()) -> str:
     """The fingerprint of a request. `wire` is a name of `wire.WIRES`, `tools` are the names of the
-    functions in it, `elements` its messages if they are already decoded.
+    functions in it.
 
     Raises `NotGranted` for a message with a name: models read names as instructions, and each
     message can have a different one. Tool results may name a function of the request.
@@ -72,8 +66,7 @@ def prompt_fingerprint(
     for name in sorted(members):
         raw = members[name]
         if name == table.messages:
-            known = elements.raws if elements is not None and elements.name == name else None
-            _cover_messages(table, name, raw, known, tools, digest)
+            _cover_messages(table, name, raw, tools, digest)
             continue
         if name in _UNREAD:
             continue
@@ -118,22 +111,19 @@ def _cover_messages(
     table: RequestTable,
     name: str,
     raw: msgspec.Raw,
-    known: Sequence[msgspec.Raw] | None,
     tools: Collection[str],
     digest: blake3,
 ) -> None:
     start = bytes(memoryview(raw)[:1])
     if start == b'"':
         return  # the text of a user
-    if known is None:
-        if start == b"{":
-            known = [raw]
-        else:
-            try:
-                known = decode_elements(raw) if start == b"[" else []
-            except DECODE_ERRORS as problem:
-                raise request_error(decode_reason(problem), f"$.{name}") from None
-    for index, message in enumerate(known):
+    messages = [raw] if start == b"{" else []
+    if start == b"[":
+        try:
+            messages = decode_elements(raw)
+        except DECODE_ERRORS as problem:
+            raise request_error(decode_reason(problem), f"$.{name}") from None
+    for index, message in enumerate(messages):
         _cover_message(table, f"{name}[{index}]", message, tools, digest)
 
 

@@ -23,7 +23,6 @@ from anaphora.daemon.access.handles import check_background, check_kind
 from anaphora.daemon.faces import face_of
 from anaphora.errors import CapabilityDenied, GrantRateLimited, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
-from anaphora.wire.elements import ListElements
 from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.reading import Members
 
@@ -90,14 +89,9 @@ def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> N
         raise CapabilityDenied(reason, capability=capability, app=grant.app, method=method)
 
 
-def check_prompt(
-    facts: CallFacts,
-    grant: LlmGrant,
-    members: Members,
-    elements: ListElements | None = None,
-) -> None:
+def check_prompt(facts: CallFacts, grant: LlmGrant, members: Members) -> None:
     """Raises `NotGranted` if the grant approves one prompt and this is a different one. `members`
-    are those of the request that `facts` describes, `elements` its messages if already decoded."""
+    are those of the request that `facts` describes."""
     if grant.approved_prompt is None:
         return
     if facts.stored_prompt:
@@ -107,7 +101,7 @@ def check_prompt(
         reason = "messages change the tools, but the grant approves one prompt"
         raise NotGranted(reason, param="messages")
     tools = {tool.value for tool in facts.tools}
-    fingerprint = prompt_fingerprint(facts.wire, members, tools, elements)
+    fingerprint = prompt_fingerprint(facts.wire, members, tools)
     if (problem := grant.prompt_problem) is not None:
         reason = (
             f"approved_prompt of the grant {problem} and approves nothing; the value of this prompt"

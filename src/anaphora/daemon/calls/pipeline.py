@@ -37,6 +37,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from anaphora.client.failures import log
+from anaphora.wire.known_requests import MOST_BYTES, KnownRequests
 
 from .call import AppCall, CallOutcome
 
@@ -84,6 +85,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     texts: CallTexts
     off_loop: OffLoop
     cold: ColdGate
+    requests: KnownRequests = msgspec.field(default_factory=lambda: KnownRequests(MOST_BYTES))
     draining: bool = False
     """New calls are refused."""
     _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = msgspec.field(

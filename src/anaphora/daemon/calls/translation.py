@@ -38,6 +38,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
 from anaphora.wire.gemini.types import camel
+from anaphora.wire.known_requests import RequestReading
 from anaphora.wire.permissions.content import read_content
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans
@@ -261,14 +262,13 @@ def _check(
         check_prompt(facts, grant, decode_members(unmarked))
 
 
-def parse_request(call: AppCall) -> None:
+def parse_request(call: AppCall, reading: RequestReading, rest: bytes | None = None) -> None:
     """Parses the request of a wire, with the corrections that the wire's own SDK needs, and notes
-    what its messages hold. Raises `InvalidRequest`."""
+    what its messages hold. `rest` is as for `RequestReading.parse`. Raises `InvalidRequest`."""
     request = call.request
     assert request is not None
-    repaired = face_of(request.wire).repaired(request.members)
-    body = with_members(request.body, request.members, repaired)
-    call.call = wires.get(request.wire).parse(body, request.path)
+    reading.parse(request.path, rest=rest)
+    call.call = face_of(request.wire).repaired(reading.call)
     call.content = read_content(request.wire, call.call)
 
 

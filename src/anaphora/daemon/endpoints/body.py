@@ -7,12 +7,6 @@ Refused: everything that `strict_json` refuses; fields that differ only in case 
 since some providers accept either; content types other than JSON; compressed bodies that are
 invalid or too large.
 
-Most bodies begin like the preceding one:
-
-    bodies = AppBodies()
-    body = bodies.read(app_id, wire, data)
-    bodies.keep(body, body.facts())
-
 Messages of the preceding body are neither decoded nor checked again: they have no duplicate keys,
 so the list has none if its other elements have none. If the rest is refused, the whole body is
 read, so that the error is the same.
@@ -23,22 +17,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
 from anaphora.daemon.off_loop import OffLoop
-from anaphora.errors import AnaphoraError, TooLarge
+from anaphora.errors import TooLarge
 from anaphora.serving.exchange import HttpExchange
-from anaphora.wire.body_memory import (
-    BodyMemory,
-    KnownBeginning,
-    Outline,
-    list_of_messages,
-)
-from anaphora.wire.elements import ListElements
+from anaphora.wire.known_requests import RequestReading
 from anaphora.wire.reading import Members, decode_members
 from anaphora.wire.strict_json import (
     HEAVY,
@@ -221,134 +208,30 @@ def _check_spellings(value: dict[str, Any]) -> None:
                 pending += [each for each in inner if isinstance(each, dict)]
 
 
-class MessageFacts(msgspec.Struct, frozen=True, eq=False):
-    """Facts about the messages of a kept body."""
-
-    counts: list[int]
-    """Number of messages and blocks up to the end of each message; empty if the body is too short
-    to exceed the limit."""
-
-
 class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """The body of a call. The decoded value lacks the first messages if they are `known`."""
+    """The body of a call."""
 
     data: bytes
     members: Members
     value: dict[str, Any]
-    elements: ListElements | None = None
-    """The messages; None if they are not a list."""
-    beginning: KnownBeginning[MessageFacts] | None = None
-    outline: Outline | None = None
-    """For the memory of bodies; None if it cannot be kept."""
-
-    @property
-    def known(self) -> int:
-        """Number of leading messages that the preceding body also had."""
-        return 0 if self.beginning is None else self.beginning.count
-
-    def facts(self) -> MessageFacts:
-        """The facts of its messages."""
-        beginning, known = self.beginning, self.known
-        name = "" if self.elements is None else self.elements.name
-        values = self.value.get(name, [])
-        counts: list[int] = []
-        if len(self.data) > 2 * MOST_ELEMENTS:
-            counts = [] if beginning is None else beginning.kept.facts.counts[:known]
-            counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
-            counts += list(counted)[1:]
-        return MessageFacts(counts)
+    """The decoded value, without the first messages if these are known."""
 
 
 #: Bytes from which a body is hashed in a thread.
-_LONG = 4 * 1024 * 1024
+LONG = 4 * 1024 * 1024
 
 
-class BodyReading:
-    """Reads one body: `rest`, and `whole` if there is none. Both in a thread if `is_large`."""
-
-    def __init__(self, memory: BodyMemory[MessageFacts], app: str, wire: str, data: bytes) -> None:
-        self._memory = memory
-        self._wire = wire
-        self._body = memory.digests(app, wire, data)
-        self._beginning: KnownBeginning[MessageFacts] | None = None
-        self.is_large = len(data) > _LONG or self._find()
-
-    def _find(self) -> bool:
-        """Finds the known messages. Returns whether the rest is large."""
-        found = self._beginning = self._memory.find(self._body)
-        if found is None:
-            return is_heavy(self._body.data)
-        return found.count > HEAVY or is_heavy(found.rest)
-
-    def rest(self) -> CallBody | None:
-        """The body, without reading known messages again; None if there are none, or if the rest is
-        refused."""
-        if len(self._body.data) > _LONG:
-            self._find()
-        known = self._beginning
-        return None if known is None else self._kept(_read_rest(known, by_pieces=self.is_large))
-
-    def whole(self) -> CallBody:
-        """The body, all of it read. Raises `RequestRejected`, `TooLarge`."""
-        body = self._kept(read_whole(self._wire, self._body.data, by_pieces=self.is_large))
-        assert body is not None
-        return body
-
-    def _kept(self, body: CallBody | None) -> CallBody | None:
-        """The body with its outline, if it can be kept."""
-        if body is None or body.elements is None:
-            return body
-        outline = self._memory.outline(self._body, body.elements, body.beginning)
-        return msgspec.structs.replace(body, outline=outline)
+def is_large(reading: RequestReading) -> bool:
+    """Whether it takes long to read what is new in a body, and to check it."""
+    return reading.known > HEAVY or is_heavy(reading.rest)
 
 
-class AppBodies:
-    """The latest bodies of all apps. Bounded. Bodies of different apps are never compared."""
-
-    def __init__(self, memory: BodyMemory[MessageFacts] | None = None) -> None:
-        self._memory: BodyMemory[MessageFacts] = BodyMemory() if memory is None else memory
-
-    def read(self, app: str, wire: str, data: bytes) -> CallBody:
-        """A JSON object without duplicate keys. Raises `RequestRejected`."""
-        reading = self.reading(app, wire, data)
-        return reading.rest() or reading.whole()
-
-    def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
-        """The reading of a body, here or in a thread."""
-        return BodyReading(self._memory, app, wire, data)
-
-    def keep(self, body: CallBody, facts: MessageFacts) -> None:
-        """Remembers a body with the facts of its messages."""
-        if body.outline is not None:
-            self._memory.keep(body.outline, body.beginning, lambda: facts)
-
-
-def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:
-    """Reads a body without comparing it with an earlier one. Raises `RequestRejected`."""
-    plain = parse_object(data, by_pieces=by_pieces)
-    elements = list_of_messages(wire, data, plain.members)
-    return CallBody(data=data, members=plain.members, value=plain.value, elements=elements)
-
-
-def _read_rest(
-    beginning: KnownBeginning[MessageFacts], *, by_pieces: bool = False
-) -> CallBody | None:
-    """The body, without reading known messages again; None if the rest is refused."""
-    kept, counted = beginning.kept, 0
-    if len(beginning.data) > 2 * MOST_ELEMENTS:
-        if not kept.facts.counts:
-            return None
-        counted = kept.facts.counts[beginning.count - 1]
-    try:
-        read = parse_object(beginning.rest, counted, by_pieces=by_pieces)
-    except AnaphoraError:
-        return None
-    members = read.members
-    elements = beginning.complete(members)
-    return CallBody(
-        data=beginning.data,
-        members=members,
-        value=read.value,
-        elements=elements,
-        beginning=beginning,
-    )
+def read_strictly(data: bytes, reading: RequestReading, *, by_pieces: bool = False) -> CallBody:
+    """A body, of which known messages are not read again. Raises `RequestRejected`, `TooLarge`;
+    then `reading.whole()` has the error of the body, if messages are known."""
+    counted = 0
+    if reading.known and len(data) > 2 * MOST_ELEMENTS:
+        # At least as many as the elements that they were read from.
+        counted = 3 * sum(1 + len(message.parts) for message in reading.known_messages)
+    read = parse_object(reading.rest, counted, by_pieces=by_pieces)
+    return CallBody(data=data, members=read.members, value=read.value)

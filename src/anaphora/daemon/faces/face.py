@@ -17,6 +17,7 @@ from anaphora.canonical import dumps
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import NotFound, RequestRejected, Upstream
+from anaphora.prompt import Call
 from anaphora.values import Event, Reply, Thinking, Usage
 from anaphora.wire.reading import Members
 
@@ -277,9 +278,9 @@ class Face:
         """The path of a request to a model, with its name if this wire's paths have it."""
         raise NotImplementedError
 
-    def repaired(self, members: Members) -> Mapping[str, bytes]:
-        """Corrects fields that the provider's SDK writes in a form that other wires reject."""
-        return {}
+    def repaired(self, call: Call) -> Call:
+        """The call without what the provider's SDK adds and other wires reject."""
+        return call
 
 
 def model_in(value: Any) -> str:

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.canonical import dumps
 from anaphora.daemon.values import GrantedModel
-from anaphora.values import Thinking
+from anaphora.prompt import Call
+from anaphora.values import Conversation, Message, Text, Thinking
+from anaphora.values.conversation import Segment
 from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import DECODE_ERRORS, Members, encode_members
 
@@ -145,22 +148,18 @@ class GeminiFace(Face):
     def path_to(self, model: str, *, stream: bool) -> str:
         return path_of(model, stream=stream)
 
-    def repaired(self, members: Members) -> Mapping[str, bytes]:
+    def repaired(self, call: Call) -> Call:
         """Drops model turns with only empty texts: the SDK keeps the last piece of a stream as one,
         and on other wires it would separate calls from their results."""
-        try:
-            turns = _decode_turns(members.get("contents", b"[]"))
-        except DECODE_ERRORS:
-            return {}
-        kept = [turn for turn in turns if not _is_empty(turn)]
-        if not kept or len(kept) == len(turns):
-            return {}
-        return {"contents": b"[" + b",".join(map(bytes, kept)) + b"]"}
+        (segment,) = call.ir.segments
+        kept = [message for message in segment.messages if not _is_empty(message)]
+        if not kept or len(kept) == len(segment.messages):
+            return call
+        segment = Segment(segment.role, Conversation.of_ids(kept))
+        return replace(call, ir=replace(call.ir, segments=(segment,)))
 
 
-def _is_empty(turn: msgspec.Raw) -> bool:
-    try:
-        found = _decode_turn(turn)
-    except DECODE_ERRORS:
-        return False
-    return found.role == "model" and not any(part.text for part in found.parts or ())
+def _is_empty(message: Message) -> bool:
+    return message.role == "assistant" and all(
+        type(part) is Text and not part.text and part.extras is None for part in message.parts
+    )

@@ -261,9 +261,9 @@ class _PartitionJudge:
         then = None if before is None else before.at
         gap = None if then is None or sent.at is None else sent.at - then
         key = blake3(f"{request.provider} {request.reply_id or record.place}".encode()).digest(16)
-        lost: tuple[CallLoss, ...] = ()
-        if sent.usage is not None:
-            lost = tuple(losses_of(verdict, key, gap, usage, price, saved=request.saved))
+        saved = None if verdict.remedy is None else verdict.remedy.at_call
+        found = losses_of(verdict, key, gap, usage, price, saved=saved)
+        lost = () if sent.usage is None else tuple(found)
         call = AuditEnvelope(
             at=round(moment(sent.at) or 0.0, 6),
             app=label(record.account),

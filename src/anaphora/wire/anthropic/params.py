@@ -155,6 +155,10 @@ def envelope_of(call: Call, profile: Profile, source: object, own: bool = True) 
     head = b'{"model":%b,' % string(call.model)
     if limit is not None:
         head += b'"max_tokens":%b,' % whole_number(limit)
+    tail = closing_members(fields, call.extras, WIRE, _TAKEN) + b"}"
+    cache_params = PARAMS.cache_params(string(call.model), tree)
+    if profile.as_sent:
+        cache_params = PARAMS.sent_cache_params(b'{"model":' + string(call.model) + tail)
     version = profile.api_version
     return Envelope(
         source=source,
@@ -164,8 +168,8 @@ def envelope_of(call: Call, profile: Profile, source: object, own: bool = True) 
             *((("anthropic-version", version.value),) if version is not None else ()),
         ),
         head=head,
-        tail=closing_members(fields, call.extras, WIRE, _TAKEN) + b"}",
-        cache_params=PARAMS.cache_params(string(call.model), tree),
+        tail=tail,
+        cache_params=cache_params,
         notices=tuple(notices(call)),
         binds_thinking=profile.as_sent or profile.refuses("unbound_thinking"),
     )

@@ -75,7 +75,7 @@ from anaphora.wire.walking import Walk
 from . import types
 from .fields import TABLE
 from .params import AUTOMATIC_FIELDS, PARAMS, marker_of, read_marker, take_marker
-from .types import MEMO, MESSAGE_FIELDS, WIRE
+from .types import MEMO, MESSAGE_FIELDS, UNSIGNED_KEY, WIRE
 
 _REQUEST = LenientDecoder[types.MessagesRequest](types.MessagesRequest)
 _SYSTEM = LenientDecoder[types.TextBlock | OtherBlock](types.TextBlock)
@@ -144,8 +144,10 @@ class BlockReader:
                 extras = None if unknown is None else unknown.extras(WIRE)
                 part = ToolCall(block.id, block.name, str(block.input, "utf-8"), extras)
             elif type(block) is types.ThinkingBlock:
-                signature = block.signature or ""
-                part = Thinking(block.thinking, signature, provider=WIRE, extras=_extras(unknown))
+                extras = _extras(unknown)
+                if block.signature is None and self.fail is request_error:
+                    extras = {**(extras or {}), UNSIGNED_KEY: "{}"}
+                part = Thinking(block.thinking, block.signature or "", provider=WIRE, extras=extras)
             elif type(block) is types.RedactedBlock:
                 part = Thinking(data=block.data, provider=WIRE, extras=_extras(unknown))
             else:
@@ -348,7 +350,7 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...
     """The system blocks, and the marks on them; the same prompt comes with every turn."""
     if raw[:1] != b"[":
         text = decode_value(raw, str | list[msgspec.Raw] | None, "$.system", request_error)
-        return () if text is None else (PromptBlock("system", text),), ()
+        return () if text is None else (PromptBlock("system0", text),), ()
     blocks: list[PromptBlock] = []
     marks: list[MarkRequest] = []
     for index, found in enumerate(Walk(TABLE).section(raw, "$.system")):

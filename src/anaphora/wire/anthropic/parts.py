@@ -59,7 +59,7 @@ from anaphora.wire.reading import (
 from anaphora.wire.tables import BlockType
 
 from .fields import TABLE
-from .types import MESSAGE_FIELDS, WIRE
+from .types import MESSAGE_FIELDS, UNSIGNED_KEY, WIRE
 
 Notices: TypeAlias = list[Notice]
 
@@ -301,8 +301,9 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         if part.data is not None:
             reason = "signed reasoning holds no data; left out"
             notices.append(Notice("redacted_left_out", reason, "data"))
-        text, signature = string(part.text), string(part.signature)
-        start = b'{"type":"thinking","thinking":%b,"signature":%b' % (text, signature)
+        start = b'{"type":"thinking","thinking":' + string(part.text)
+        if part.extras is None or UNSIGNED_KEY not in part.extras:
+            start += b',"signature":' + string(part.signature)
         return start + closing(part.extras, WIRE)
     if part.data is not None:
         return (

@@ -106,7 +106,9 @@ def _tools_run(tools: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRu
     if run.deferred and run.source == tools:
         return run  # the last turn's
     deferred = () if loaded is tools else deferred_tools(tools)
-    return msgspec.structs.replace(run, source=tools, deferred=deferred)
+    kept = {id(tool) for tool in loaded}
+    paths = tuple(f"tools[{index}]" for index, tool in enumerate(tools) if id(tool) in kept)
+    return msgspec.structs.replace(run, source=tools, deferred=deferred, paths=paths)
 
 
 def _automatic(

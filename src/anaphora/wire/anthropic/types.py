@@ -17,6 +17,8 @@ WIRE = "anthropic"
 MEMO = MEMOS[WIRE]
 #: The kind of an opaque part that holds the unknown fields of its message, as its last part.
 MESSAGE_FIELDS = "message"
+#: Key in the extras of thinking that had no signature at all, as some hosts send it.
+UNSIGNED_KEY = f"{WIRE}.unsigned"
 
 #: Fields of a reply that a stream sends in its last delta, and those beside that delta.
 IN_DELTA = ("container", "stop_details")

@@ -16,7 +16,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.canonical import dumps
 from anaphora.catalog import Dialect, Profile
-from anaphora.catalog.dialects import ErrorShape, UsageShape
+from anaphora.catalog.dialect_rows import ErrorShape, UsageShape
 from anaphora.errors import Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Prelude, Rendered, Request

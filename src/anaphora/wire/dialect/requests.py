@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Dialect
-from anaphora.catalog.dialects import ParamPlace
+from anaphora.catalog.dialect_rows import ParamPlace
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,

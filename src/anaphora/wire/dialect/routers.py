@@ -13,12 +13,12 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.catalog import Dialect
-from anaphora.catalog.dialects import Router
+from anaphora.catalog.dialect_rows import Router
 from anaphora.rendered import Rendered
 from anaphora.values import Opaque, Reply
 from anaphora.wire.openai_chat.types import BESIDE
-from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
-from anaphora.wire.spans import Edit, document_span, edited, member_spans
+from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
+from anaphora.wire.spans import Edit, document_span, member_spans
 
 #: The name of a host. It comes from an answer, and is written into requests and notices.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,79}", re.ASCII)
@@ -94,16 +94,45 @@ def _inner(body: bytes, levels: list[str]) -> tuple[int, list[str], bytes | None
 def with_host(rendered: Rendered, host: str, router: Router) -> Rendered | None:
     """The prompt in a request that asks for a host; None if the request chooses its hosts itself.
     Chunks, and with them the cached prefix, are the same."""
-    # The fields before or after the prompt, as a document: with a member in place of the prompt.
-    part, before, after = ("tail", b'{"":0', b"") if router.pin else ("head", b"", b'"":0}')
-    fields: bytes = getattr(rendered.envelope, part)
-    if not router.pin and not fields.endswith(b","):
-        after = b"," + after
-    body = before + fields + after
-    edit = host_edit(body, host, rendered.model, router)
-    if edit is None:
+    if any(fnmatchcase(rendered.model, pattern) for pattern in router.chosen_models):
         return None
-    body = edited(body, [edit])
-    changed = {part: body[len(before) : len(body) - len(after)]}
-    envelope = msgspec.structs.replace(rendered.envelope, **changed)
+    head, tail = rendered.envelope.head, rendered.envelope.tail
+    if router.pin:
+        fields = decode_members(_PROMPT + tail)
+        listed = msgspec.Raw(b"[" + string(host) + b"]")
+        chosen = any(_has(fields, *path.split(".")) for path in router.chosen_by)
+        if chosen or not _put(fields, listed, *router.pin.split(".")):
+            return None
+        tail = encode_members(fields).removeprefix(_PROMPT)
+    else:
+        fields = decode_members(head.removesuffix(b",") + b"}")
+        if "model" not in fields:
+            return None
+        fields["model"] = msgspec.Raw(bytes(fields["model"])[:-1] + b":" + host.encode() + b'"')
+        head = encode_members(fields)[:-1] + (b"," if head.endswith(b",") else b"")
+    envelope = msgspec.structs.replace(rendered.envelope, head=head, tail=tail)
     return msgspec.structs.replace(rendered, envelope=envelope)
+
+
+#: In place of the prompt, before the fields that follow it.
+_PROMPT = b'{"":0'
+
+
+def _has(fields: Members, name: str, *inner: str) -> bool:
+    """Whether there is a member on a path."""
+    if not inner or name not in fields:
+        return name in fields
+    raw = bytes(fields[name])
+    return raw.startswith(b"{") and _has(decode_members(raw), *inner)
+
+
+def _put(fields: Members, value: msgspec.Raw, name: str, *inner: str) -> bool:
+    """Adds a member on a path; False if it exists, or if another value is in its way."""
+    if not inner:
+        return fields.setdefault(name, value) is value
+    raw = bytes(fields.get(name, b"{}"))
+    members = decode_members(raw) if raw.startswith(b"{") else {}
+    if not raw.startswith(b"{") or not _put(members, value, *inner):
+        return False
+    fields[name] = msgspec.Raw(encode_members(members))
+    return True

@@ -205,12 +205,15 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
             old = has_form(call.extras, OLD_LIMIT)
             name = "max_tokens" if old else "max_completion_tokens"
         fields = {name: limit, **fields}
+    tail = closing_members(fields, call.extras, WIRE, _SENT_APART) + b"}"
+    if traits.as_sent:
+        cache_params = PARAMS.sent_cache_params(b'{"model":' + model + tail)
     return Envelope(
         source=source,
         path=PATH,
         headers=(("content-type", "application/json"),),
         head=b'{"model":' + model + b",",
-        tail=closing_members(fields, call.extras, WIRE, _SENT_APART) + b"}",
+        tail=tail,
         cache_params=cache_params,
         notices=tuple(_notices(call, traits)),
     )

@@ -121,6 +121,7 @@ def render(
     if not blocks and not messages:
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
+    automatic = traits.options or (traits.as_sent and markers is None)
     return finish_rendering(
         call,
         profile,
@@ -136,10 +137,10 @@ def render(
         markers_of_wire=MARKERS if markers is None else markers,
         notices=(*foreign, *_section_notices(call, blocks, traits), *notices),
         body_order=body_order(runs),
-        request_markers=AUTOMATIC if traits.options else {},
+        request_markers=AUTOMATIC if automatic else {},
         key_place=key_slot(call),
         only_marks=ONLY_MARKS if traits.options and options_free(call) else None,
-        automatic="30m" if traits.options and call.ir.cache.mode != "explicit" else None,
+        automatic="30m" if automatic and call.ir.cache.mode != "explicit" else None,
     )
 
 

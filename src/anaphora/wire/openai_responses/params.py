@@ -164,13 +164,17 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
     if call.ir.continuation is not None and (traits.as_sent or continues(call)):
         previous = string(call.ir.continuation.previous_response_id)
         fields = {"previous_response_id": previous, **fields}
+    tail = closing_members(fields, call.extras, WIRE, _SENT_APART) + b"}"
+    cache_params = PARAMS.cache_params(string(call.model), tree)
+    if traits.as_sent:
+        cache_params = PARAMS.sent_cache_params(b'{"model":' + string(call.model) + tail)
     return Envelope(
         source=source,
         path=PATH,
         headers=(("content-type", "application/json"),),
         head=b'{"model":' + string(call.model),
-        tail=closing_members(fields, call.extras, WIRE, _SENT_APART) + b"}",
-        cache_params=PARAMS.cache_params(string(call.model), tree),
+        tail=tail,
+        cache_params=cache_params,
         notices=tuple(_notices(call, traits)),
     )
 
@@ -243,7 +247,8 @@ def _continuation_notices(call: Call) -> list[Notice]:
 
 def automatic_ttl(call: Call, traits: Traits) -> Ttl | None:
     """The TTL of the breakpoint that the provider sets by itself; None if it sets none."""
-    if not traits.explicit or call.ir.cache.mode == "explicit":
+    explicit = traits.explicit or traits.as_sent
+    if not explicit or call.ir.cache.mode == "explicit":
         return None
     return NEAREST[call.ir.cache.automatic or "30m"]
 

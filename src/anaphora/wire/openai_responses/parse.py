@@ -92,6 +92,8 @@ def parse(body: bytes, path: str = "", first: int = 0) -> Call:  # noqa: ARG001
     raw = unknown.members.pop("input", None) if unknown is not None else None
     if items is None or raw is not None:
         items = _read_raw(raw if isinstance(raw, msgspec.Raw) else decode_members(body)["input"])
+    if not request.model and (unknown is None or "prompt" not in unknown.members):
+        raise request_error("is missing", "$.model")  # only a stored prompt decides it
     params, cache, extras = read_params(request, unknown)
     ttl: Ttl = cache.get("automatic") or "30m"
     previous = request.previous_response_id

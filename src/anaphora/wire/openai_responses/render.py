@@ -111,7 +111,8 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         system = [msgspec.structs.replace(system[0], close=close("system"))]
     # A system message is hashed before the tools, sent after them, and may be held already.
     before = [*listed, *([] if held else system)] if leads else [*system, *listed]
-    if not sent and not (leads and system) and (call.extras is None or WIRE not in call.extras):
+    others = traits.as_sent or (call.extras is not None and WIRE in call.extras)
+    if not sent and not (leads and system) and not others:
         # A stored prompt or conversation, which is in the extras, may be all there is.
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs = [*system, *listed, *held, *sent]
@@ -134,7 +135,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         markers_of_wire=MARKERS,
         notices=(*foreign, *notices),
         body_order=None if body == runs else tuple(map(runs.index, body)),
-        request_markers=AUTOMATIC if traits.explicit else {},
+        request_markers=AUTOMATIC if traits.explicit or traits.as_sent else {},
         key_place=key_slot(call),
         only_marks=ONLY_MARKS if traits.explicit and options_free(call) else None,
         automatic=automatic_ttl(call, traits),

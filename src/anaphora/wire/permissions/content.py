@@ -10,14 +10,15 @@ may be billed as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
 from anaphora import wire as wires
-from anaphora.prompt import Call
+from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import Kind
 from anaphora.values import (
     Audio,
@@ -111,6 +112,16 @@ _TYPES: dict[str, dict[type, str]] = {
 _FILE_HOLDERS = {"anthropic": ".source", "openai_chat": ".file"}
 #: Wires that take a medium in place of its address.
 _DATA_URLS = ("openai_chat", "openai_responses")
+#: Parts that are read further only if they hold more than text.
+_TEXTS = frozenset({Text, ToolCall, ToolResult, Thinking})
+#: Members of blocks with a text or nothing, that ask for nothing, as extras of a part.
+_MEMBER = r'\{(?:"(?:%s)":(?:"[^"\\]*+"|\[\]|null|true|false)(?:,|(?=\})))*+\}'
+_USUAL = {
+    "gemini": re.compile(_MEMBER % "thought|thoughtSignature"),
+    "openai_chat": re.compile(_MEMBER % "field"),
+    "openai_responses": re.compile(_MEMBER % "annotations|id|logprobs|phase|status|summary"),
+}
+_NONE = re.compile(r"(?!)")
 #: The member that is a part's block, on Converse.
 _MEMBERS: dict[type, str] = {
     Text: "citationsContent",
@@ -158,21 +169,18 @@ class CallContent:
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
+    blocks = cast("tuple[PromptBlock, ...]", call.ir.besides_messages()[1])
+    # How many messages of the request became the system prompt.
+    of_messages = wire in ("openai_chat", "openai_responses")
+    leading = int(of_messages and bool(blocks) and blocks[0].label != "instructions")
     try:
         scan.marks(call)
-        scan.system(call)
-        for segment in call.ir.segments:
-            scan.messages(segment.messages, leading=_leading(wire, call))
+        scan.system(call, blocks)
+        for run in call.ir.body_runs():
+            scan.messages(run.messages, leading)
     except DECODE_ERRORS as problem:
         raise request_error(decode_reason(problem), "$") from None
     return scan.found
-
-
-def _leading(wire: str, call: Call) -> int:
-    """How many messages of the request became the system prompt."""
-    blocks = call.ir.system_blocks
-    of_messages = wire in ("openai_chat", "openai_responses")
-    return int(of_messages and bool(blocks) and blocks[0].label != "instructions")
 
 
 class _Scan:
@@ -183,6 +191,7 @@ class _Scan:
         self._own = table
         self._blocks = {**_KNOWN_TYPES, **table.blocks}
         self._types = _TYPES.get(table.wire, {})
+        self._is_usual = _USUAL.get(table.wire, _NONE).fullmatch
         self._role = ""
 
     # ── The call ─────────────────────────────────────────────────────────────────────────────────
@@ -194,9 +203,9 @@ class _Scan:
                 self._stored(_decode(text), self._own.marker or "cachePoint")
                 self._loose(_decode(text), self._own.marker or "cachePoint")
 
-    def system(self, call: Call) -> None:
+    def system(self, call: Call, blocks: Sequence[PromptBlock]) -> None:
         own = self._own
-        for index, block in enumerate(call.ir.system_blocks):
+        for index, block in enumerate(blocks):
             if block.extras is not None:
                 self._extras(block.extras, Text, f"{own.system or own.messages}[{index}]")
         # A system text that a call cannot hold stays with the unknown fields.
@@ -225,16 +234,23 @@ class _Scan:
                     inside = before is not None and in_message(part) and in_message(before)
                     item += before is not None and (not inside or begins_item(part))
                     before = part
-                elif getattr(part, "extras", None) is None and (
-                    kind is Text
-                    or kind is ToolCall
-                    or kind is Thinking
-                    or (kind is ToolResult and type(part.content) is str)  # type: ignore[union-attr]
-                ):
+                if kind in _TEXTS and self._is_text(part):
                     continue
                 where = f"{root}[{item if own.items else index}]"
                 self._part(part, self._path(where, part, at), shown)
             item += 1
+
+    def _is_text(self, part: Any) -> bool:
+        """Whether a part holds only text or a tool call, beside usual members of its block."""
+        if part.extras is not None:
+            if type(part) is Thinking and self._own.items and not part.data:
+                return False  # it may be stored at the provider
+            for key, text in part.extras.items():
+                if not (key.endswith(".form") or key in _NOTES or self._is_usual(text)):
+                    return False
+        if type(part) is not ToolResult or type(part.content) is str:
+            return True
+        return all(type(each) is Text and each.extras is None for each in part.content)
 
     def _path(self, message: str, part: Part, at: int) -> str:
         """The path of a part, if a message's parts are its blocks."""

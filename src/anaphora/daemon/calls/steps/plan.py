@@ -255,7 +255,7 @@ def _split(
     if changes:
         body = with_members(body, members, changes)
         members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
-    decoded = DecodedBody(members, request.elements)
+    decoded = DecodedBody(members)
     rendered = for_model(droppable(cut(endpoint.wire, body, path)), target.profile)
     own, hints = own_plan(rendered, rules, members), hints_of({}, members)
     read = read_split(rendered, members, hints, rules, endpoint.system, dialect)

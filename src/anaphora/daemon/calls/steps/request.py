@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from anaphora.canonical import dumps
 from anaphora.client.choice import name_at
@@ -32,9 +36,11 @@ from anaphora.daemon.calls.clamping import clamp_call, clamp_request
 from anaphora.daemon.calls.pipeline import CallStep, CallTools
 from anaphora.daemon.calls.translation import parse_request, with_members
 from anaphora.daemon.endpoints.body import (
-    AppBodies,
+    LONG,
     CallBody,
+    is_large,
     read_json_bytes,
+    read_strictly,
 )
 from anaphora.daemon.endpoints.headers import PROVIDER, check_options, forwarded_headers
 from anaphora.daemon.faces import face_of
@@ -42,9 +48,10 @@ from anaphora.daemon.faces.face import Face, Route
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.interface import Store
 from anaphora.daemon.values import WireRequest
-from anaphora.errors import Denied, InvalidRequest, NotGranted, StoreUnavailable
+from anaphora.errors import AnaphoraError, Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 from anaphora.values import Notice
+from anaphora.wire.known_requests import RequestReading
 from anaphora.wire.permissions.facts import CallFacts
 from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import encode_members
@@ -193,7 +200,7 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> CallFacts | None:
         call.notices += (clamped.notice,)
     check_grant(facts, grant, models=[target.model for target in targets])
     if grant.approved_prompt is not None:
-        check_prompt(facts, grant, request.members, request.elements)
+        check_prompt(facts, grant, request.members)
     return facts
 
 
@@ -206,7 +213,6 @@ class ReadBody(CallStep):
         self._tools = tools
         self._permit = permit
         self._store = store
-        self._bodies = AppBodies()
 
     async def before(self, call: AppCall) -> None:
         exchange, route, app = call.exchange, call.route, call.app
@@ -219,37 +225,18 @@ class ReadBody(CallStep):
         face = face_of(route.face)
         if route.operation == "count":
             data = face.counted_body(data)
-        body = await self._read(call, route, data)
+        find = functools.partial(self._tools.requests.find, data, route.wire, app.owner)
+        call.is_large = len(data) > LONG
+        reading = await self._work(call, find)
+        call.is_large = call.is_large or is_large(reading)
+        try:
+            body = await self._work(call, lambda: _read(call, route, data, reading))
+        except AnaphoraError:
+            if not reading.known:
+                raise
+            call.is_large = is_heavy(data)
+            body = await self._work(call, lambda: _read(call, route, data, reading.whole()))
         exchange.end_reading()
-        if route.form:
-            check_options(exchange.headers)
-        members = body.members
-        given: Mapping[str, str] = exchange.headers
-        in_path = bool(route.name or route.rest)  # at a cloud
-        if in_path:
-            members, named = face.plain_request(route, members)
-            given = _joined(given, named) if named else given
-        headers, notices = forwarded_headers(given, route.face, app.grant.llm)
-        stores = "stored_responses" in app.grant.llm.permissions
-        if not stores and face.comparison[0] in body.value:
-            changed = _without_comparison(face, body)
-            if changed is not None:
-                large = call.is_large
-                body = await self._read(call, route, changed[0])
-                call.is_large = large
-                notices += (changed[1],)
-                members = body.members
-                if in_path:
-                    members, _ = face.plain_request(route, members)
-        call.request = WireRequest(
-            wire=route.wire,
-            path=_counted_path(route.path) if route.operation == "count" else route.path,
-            body=body.data if members is body.members else encode_members(members),
-            members=members,
-            headers=headers,
-            elements=body.elements,
-        )
-        await self._work(call, lambda: parse_request(call))
         rows: tuple[HandleRow, ...] = ()
         if face.keeps_objects:
             try:
@@ -257,22 +244,11 @@ class ReadBody(CallStep):
             except Denied as error:
                 self._tools.denials.add(app, call.method, error, request_id=call.request_id)
                 raise
-        if body.outline is not None:
-            self._bodies.keep(body, await self._work(call, body.facts))
-        call.body, call.notices = body, notices
+        call.body = body
         call.provider = exchange.headers.get(PROVIDER)
         call.stored_at = rows[0].provider if rows else None
         call.model = face.model_of(route, body.value)
         call.stream = face.is_stream(route, body.value)
-
-    async def _read(self, call: AppCall, route: Route, data: bytes) -> CallBody:
-        reading = self._bodies.reading(call.app.owner, route.wire, data)
-        call.is_large = reading.is_large
-        body = await self._work(call, reading.rest)
-        if body is None:
-            call.is_large = reading.is_large = is_heavy(data)
-            body = await self._work(call, reading.whole)
-        return body
 
     async def _work(self, call: AppCall, act: Callable[[], T]) -> T:
         return await self._tools.off_loop.run(call.app.id, act) if call.is_large else act()
@@ -287,6 +263,42 @@ class ReadBody(CallStep):
         return await check_references(self._store, call.app.owner, found) if found else ()
 
 
+def _read(call: AppCall, route: Route, data: bytes, reading: RequestReading) -> CallBody:
+    """Reads and parses the body of a call, of which known messages are not read again; what the
+    wire's own provider does not take is changed first."""
+    exchange, face, grant = call.exchange, face_of(route.face), call.app.grant.llm
+    assert exchange is not None
+    body = read_strictly(data, reading, by_pieces=call.is_large)
+    if route.form:
+        check_options(exchange.headers)
+    given: Mapping[str, str] = exchange.headers
+    members, changes, left_out = body.members, dict[str, bytes](), None
+    if "stored_responses" not in grant.permissions:
+        left_out = _comparison(face, body)
+    if left_out is not None:
+        changes = left_out[0]
+        members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
+        body = replace(body, value={**body.value, **_decoded(changes)})
+    plain = members
+    if route.name or route.rest:  # at a cloud
+        plain, named = face.plain_request(route, members)
+        given = _joined(given, named) if named else given
+    headers, notices = forwarded_headers(given, route.face, grant)
+    call.notices = notices if left_out is None else (*notices, left_out[1])
+    whole = reading.members(plain)
+    named_in_path = plain is not members
+    sent = encode_members(whole) if named_in_path else with_members(data, whole, changes)
+    call.request = WireRequest(
+        wire=route.wire,
+        path=_counted_path(route.path) if route.operation == "count" else route.path,
+        body=sent,
+        members=whole,
+        headers=headers,
+    )
+    parse_request(call, reading, encode_members(plain) if named_in_path or changes else None)
+    return body
+
+
 def _joined(given: Mapping[str, str], named: Mapping[str, str]) -> Mapping[str, str]:
     """The headers of a request, with those that are fields of its body."""
     return {**given, **{n: f"{given[n]},{v}" if n in given else v for n, v in named.items()}}
@@ -297,15 +309,18 @@ def _counted_path(path: str) -> str:
     return path.replace(":countTokens", ":generateContent")
 
 
-def _without_comparison(face: Face, body: CallBody) -> tuple[bytes, Notice] | None:
-    """The body without the previous response that the provider would compare it with, used only for
-    diagnostics; None if it names none. SDKs send it by default, even for apps that may not store
-    responses."""
+def _comparison(face: Face, body: CallBody) -> tuple[dict[str, bytes], Notice] | None:
+    """The field with the previous response that the provider would compare a request with, without
+    that; None if it names none. It is used only for diagnostics; SDKs send it by default, even for
+    apps that may not store responses."""
     name, member = face.comparison
     options = body.value.get(name)
     if not isinstance(options, dict) or not options.get(member):
         return None
-    changed = {name: dumps({**options, member: None})}
     reason = f"{name}.{member} was left out: stored_responses is not in allow of the grant"
     notice = Notice("comparison_left_out", reason, f"{name}.{member}")
-    return with_members(body.data, body.members, changed), notice
+    return {name: dumps({**options, member: None})}, notice
+
+
+def _decoded(changes: Mapping[str, bytes]) -> dict[str, Any]:
+    return {name: msgspec.json.decode(value) for name, value in changes.items()}
