@@ -169,7 +169,7 @@ class CallContent:
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
-    blocks = cast("tuple[PromptBlock, ...]", call.ir.besides_messages()[1])
+    blocks = call.ir.system_blocks
     # How many messages of the request became the system prompt.
     of_messages = wire in ("openai_chat", "openai_responses")
     leading = int(of_messages and bool(blocks) and blocks[0].label != "instructions")
