@@ -28,7 +28,7 @@ from anaphora.prompt import (
 from anaphora.values import Extras, Notice
 from anaphora.values.codec import check_object
 
-from .parts import foreign_extras
+from .parts import foreign_extras, merge_fields
 from .reading import object_members, request_error
 
 ANTHROPIC_TIERS = ("standard_only",)
@@ -310,17 +310,6 @@ def closing_members(
             bytes(extra) if field is None else merge_fields(field, extra, f"{path}.{name}")
         )
     return _members(fields)
-
-
-def merge_fields(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
-    """Merge two objects. A member in both is an error, unless it is an object itself."""
-    if field[:1] == b"{" and bytes(extra)[:1] == b"{":
-        whole = object_members(field, path, request_error)
-        more = object_members(extra, path, request_error)
-        for name in sorted(whole.keys() & more.keys()):
-            more[name] = msgspec.Raw(merge_fields(bytes(whole[name]), more[name], f"{path}.{name}"))
-        return b"{" + _members({**whole, **more})[1:] + b"}"
-    raise InvalidRequest("a parameter of the call already sets this; remove one of them", path=path)
 
 
 def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:

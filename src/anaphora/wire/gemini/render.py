@@ -41,7 +41,7 @@ from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCa
 from anaphora.values.codec import check_object
 from anaphora.wire import rendering
 from anaphora.wire.parts import (
-    closing,
+    merged,
     note_foreign_fields,
     notices_below,
     render_items,
@@ -202,7 +202,7 @@ def _tool_definition(tool: AnyTool) -> bytes:
         return check_object(tool.json, path="json").encode()
     description = b',"description":' + string(tool.description) if tool.description else b""
     name = b'{"name":' + string(tool.name)
-    return name + description + _parameters(tool) + closing(tool.extras, WIRE)
+    return merged(name + description + _parameters(tool) + b"}", tool.extras, WIRE)
 
 
 def _parameters(tool: Tool) -> bytes:

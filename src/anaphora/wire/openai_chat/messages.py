@@ -40,11 +40,10 @@ from anaphora.wire.openai import (
 )
 from anaphora.wire.parts import (
     check_part,
-    closing,
     encode_at,
     fields_in_parts,
     following,
-    inner_and_outer,
+    merged,
     opaque_json,
     own_members,
 )
@@ -147,7 +146,8 @@ def _sort_part(
             own = field or own
             fields.reasoning[own] = fields.reasoning.get(own, "") + part.text
     elif isinstance(part, Refusal):
-        data = b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras, WIRE)
+        data = b'{"type":"refusal","refusal":' + string(part.text) + b"}"
+        data = merged(data, part.extras, WIRE)
     elif isinstance(part, Opaque):
         data = _opaque(part, notices)
         if data is not None and part.kind == OTHER_CALL:
@@ -184,14 +184,9 @@ def assistant_message(message: Message, traits: Traits, notices: Notices) -> byt
 
 
 def tool_call(part: ToolCall) -> bytes:
-    inner, outer = inner_and_outer(part.extras, WIRE, "function")
-    return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b%b}%b}' % (
-        string(part.id),
-        string(part.name),
-        arguments_text(part),
-        inner,
-        outer,
-    )
+    call = string(part.id), string(part.name), arguments_text(part)
+    block = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % call
+    return merged(block, part.extras, WIRE)
 
 
 def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
@@ -275,7 +270,7 @@ def _plain_text(part: bytes) -> bytes | None:
 
 
 def text_part(text: str, extras: Extras | None = None) -> bytes:
-    return _TEXT_PART + string(text) + closing(extras, WIRE)
+    return merged(_TEXT_PART + string(text) + b"}", extras, WIRE)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
@@ -286,7 +281,7 @@ def _image(part: Image, notices: Notices) -> bytes | None:
     url = string(source.url if isinstance(source, Url) else data_url(source))
     detail = b"" if part.detail is None else b',"detail":' + string(part.detail)
     image = b'{"url":' + url + detail + b"}"
-    return b'{"type":"image_url","image_url":' + image + closing(part.extras, WIRE)
+    return merged(b'{"type":"image_url","image_url":%b}' % image, part.extras, WIRE)
 
 
 def _audio(part: Audio, notices: Notices) -> bytes | None:
@@ -299,7 +294,7 @@ def _audio(part: Audio, notices: Notices) -> bytes | None:
         format = source.media_type.removeprefix("audio/")
         notices.append(Notice("audio_format", f"OpenAI takes wav and mp3; sent as {format}"))
     audio = b'{"data":"%b","format":%b}' % (base64.b64encode(source.data), string(format))
-    return b'{"type":"input_audio","input_audio":' + audio + closing(part.extras, WIRE)
+    return merged(b'{"type":"input_audio","input_audio":%b}' % audio, part.extras, WIRE)
 
 
 def _document(part: Document, notices: Notices) -> bytes | None:
@@ -323,7 +318,7 @@ def _document(part: Document, notices: Notices) -> bytes | None:
         # A file in the request needs a name.
         title = title if title is not None else _FILE_NAMES.get(source.media_type, "document")
     name = b"" if title is None else b',"filename":' + string(title)
-    return b'{"type":"file","file":{' + file + name + b"}" + closing(part.extras, WIRE)
+    return merged(b'{"type":"file","file":{%b%b}}' % (file, name), part.extras, WIRE)
 
 
 def _document_text(source: Bytes) -> str | None:

@@ -42,12 +42,12 @@ from anaphora.wire.openai import (
     tool_log,
 )
 from anaphora.wire.parts import (
-    closing,
     encode_at,
-    following_extras,
-    inner_and_outer,
+    following,
     leading_results,
+    merged,
     note_foreign_fields,
+    own_members,
     system_blocks_of,
     unknown_role,
 )
@@ -153,7 +153,7 @@ def _role_of_system(blocks: tuple[PromptBlock, ...], traits: Traits) -> str:
     role = traits.system_roles.default
     is_text = traits.only_strings or (len(blocks) == 1 and not traits.breakpoints)
     listed = traits.as_sent and any(has_form(block.extras, LISTED) for block in blocks)
-    if is_text and not listed and all(closing(block.extras, WIRE) == b"}" for block in blocks):
+    if is_text and not listed and not any(own_members(block.extras, WIRE) for block in blocks):
         return RoleOf(role, end=b'"}')
     return role
 
@@ -184,9 +184,9 @@ def _system_run(
 
 
 def _tool_definition(tool: Tool, members: bytes) -> bytes:
-    inner, outer = inner_and_outer(tool.extras, WIRE, "function")
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
-    return b'{"type":"function","function":{%b%b%b}%b}' % (members, strict, inner, outer)
+    definition = b'{"type":"function","function":{%b%b}}' % (members, strict)
+    return merged(definition, tool.extras, WIRE)
 
 
 def _section_notices(call: Call, blocks: Sequence[PromptBlock], traits: Traits) -> Notices:
@@ -298,7 +298,7 @@ def _result(part: ToolResult, notices: Notices, as_sent: bool) -> list[Piece]:
     if part.error:
         why = "Chat has no flag for a failed tool; only its text is sent"
         notices.append(Notice("error_flag_left_out", why, "error"))
-    fields = following_extras(part.extras, WIRE)
+    fields = following(own_members(part.extras, WIRE))
     opening: bytes | None
     if as_sent and has_form(part.extras, LEGACY):
         name = string(part.name or "") + fields
