@@ -3,7 +3,7 @@
     python scripts/reader_disagreements.py [--show 20] [WIRE ...]
 
 The last line is JSON: `reader_disagreements`, `bodies`, and both by wire. The law is in
-tests/support/readers.py.
+tests/support/judge.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.readers import disagreements
+from support.judge import disagreements
 from support.rich_bodies import RICH
 
 

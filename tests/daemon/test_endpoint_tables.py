@@ -27,7 +27,7 @@ from anaphora.daemon.faces import FACES, STARTS, face_at, find_route
 from anaphora.daemon.faces.face import checked_model
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply
-from anaphora.wire.permissions.content import CallContent
+from anaphora.wire.permissions.kept import CallContent
 
 REPLY = Reply(id="r", model="m", message=Message.assistant("Hi"), stop_reason="end")
 ANTHROPIC = {"anthropic-version": "2023-06-01"}

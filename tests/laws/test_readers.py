@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.readers import disagreements
+from support.judge import disagreements
 from support.request_fields_page import page
 from support.rich_bodies import RICH
 

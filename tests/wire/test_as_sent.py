@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import normalisations_page, traces
+from support.exchanges import needs_exchanges
 
-from anaphora import catalog, wire
+from anaphora import wire
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Plan, Rendered
-from anaphora.wire.cutting import as_sent, check_kept
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.wire.cutting import check_kept, cut
+
+PAGE = Path(__file__).parents[2] / "docs" / "wire-normalisations.md"
 
 HI = {"role": "user", "content": "Hi"}
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -28,9 +36,7 @@ def text(value: str, **more: Any) -> dict[str, Any]:
 
 def rendered(name: str, body: dict[str, Any], path: str = "") -> tuple[wire.Wire, Rendered]:
     codec = wire.get(name)
-    call = codec.parse(json.dumps(body).encode(), path)
-    profile = catalog.profile(wire.provider_of(name), call.model)
-    return codec, codec.render(call, as_sent(profile))
+    return codec, cut(codec, json.dumps(body).encode(), path)
 
 
 def sent(name: str, body: dict[str, Any], path: str = "") -> dict[str, Any]:
@@ -178,5 +184,59 @@ def test_turn_with_a_moving_mark_begins_with_the_bytes_of_the_turn_before(
         body = [each for m in messages for each in (m, {"role": "assistant", "content": "ok"})]
         request = {"model": model, "messages": body[:-1]}
         _, made = rendered(name, request | ({"max_tokens": 1} if name == "anthropic" else {}))
+        assert made.data().startswith(before)
+        before = made.data()
+
+
+# ── Recordings ───────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_exchanges
+def test_page_of_normalisations_is_made_from_the_recorded_requests() -> None:
+    """Each recorded request is sent with the same meaning, but for the forms that it lists."""
+    text = normalisations_page.page()
+    if os.environ.get("ANAPHORA_UPDATE_DOCS"):
+        PAGE.write_text(text)
+    assert PAGE.read_text() == text
+
+
+@pytest.mark.skipif(traces.missing() is not None, reason=str(traces.missing()))
+@pytest.mark.parametrize("name", ["pi_claude", "deepseek_reasonix", "gemini_cli", "inspect_openai"])
+def test_turn_of_a_recorded_conversation_begins_with_the_turn_before(name: str) -> None:
+    turns = 0
+    for trace in traces.traces(name)[:6]:
+        own = trace.sent[0].rendered.wire
+        home = wire.PROVIDERS[own] == trace.profile.provider
+        codec = wire.get(own if home else f"{trace.profile.provider}/{own}")
+        before, sent_before = b"", b""
+        for call in trace.sent[:30]:
+            prompt = call.rendered.data()
+            last = [at for at in range(len(call.rendered)) if call.rendered.chunk(at).splice]
+            marks = tuple(Mark(at, next(iter(call.rendered.markers))) for at in last[-1:])
+            request = codec.assemble(call.rendered, Plan(marks=marks))
+            data = cut(codec, request.body.join(), request.path).data()
+            grown = prompt.startswith(sent_before)
+            assert data.startswith(before) or not grown
+            before, sent_before, turns = data, prompt, turns + grown
+    assert turns > 5
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.booleans()), min_size=2, max_size=6), st.data())
+def test_sent_bytes_grow_however_marks_and_forms_change(
+    texts: list[tuple[str, bool]], data: st.DataObject
+) -> None:
+    """Where a model takes marks, texts and lists with one text have one form."""
+    before = b""
+    for turn in range(1, len(texts) + 1):
+        marked, messages = data.draw(st.integers(0, turn - 1)), []
+        for at, (value, _) in enumerate(texts[:turn]):
+            form = data.draw(st.booleans()) or (at == marked and value != "")
+            marker = POINT if at == marked and value else {}
+            content = [text(value, **marker)] if form else value
+            messages += [
+                {"role": "user", "content": content},
+                {"role": "assistant", "content": "ok"},
+            ]
+        _, made = rendered("openai_chat", {"model": GPT, "messages": messages[:-1]})
         assert made.data().startswith(before)
         before = made.data()

@@ -182,9 +182,7 @@ def droppable(rendered: Rendered) -> Rendered:
     """The prompt with logs of its own, whose text can be dropped, and without the values that it
     was rendered from. Calls with the same tools or system blocks share their logs."""
     envelope = replace(rendered.envelope, source=None)
-    return replace(
-        rendered, runs=tuple(map(_droppable_run, rendered.runs)), envelope=envelope, source=None
-    )
+    return replace(rendered, runs=tuple(map(_droppable_run, rendered.runs)), envelope=envelope)
 
 
 def _droppable_run(run: ChunkRun) -> ChunkRun:

@@ -31,7 +31,7 @@ from anaphora.tokens import for_model
 from anaphora.values import Reply, Usage
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import unread_model
-from anaphora.wire.cutting import cut, cut_call
+from anaphora.wire.cutting import cut, cut_reading
 from anaphora.wire.dialect.routers import answering_host
 from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder
 from anaphora.wire.known_requests import KnownRequests, RequestReading
@@ -247,8 +247,7 @@ def request_of(
     elif reading is None:
         rendered = cut(codec, logged.request, defaults.path or logged.path)
     else:
-        rendered = cut_call(codec, reading.call, reading.previous)
-        reading.keep_rendered(rendered)
+        rendered = cut_reading(codec, reading)
     rendered = droppable(rendered)
     answer, failure = read_reply(logged, codec) if reply is None else reply
     dialect = getattr(codec, "dialect", None)

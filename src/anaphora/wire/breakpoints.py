@@ -50,13 +50,7 @@ def take_breakpoint(
 ) -> tuple[bool, Ttl | None, Extras | None]:
     """Remove the breakpoint from a part: whether there was one, its TTL (None: the request's), and
     its unknown fields."""
-    return marker_in(members.pop("prompt_cache_breakpoint", None), path, wire, fail)
-
-
-def marker_in(
-    raw: msgspec.Raw | None, path: str, wire: str, fail: ErrorFactory = request_error
-) -> tuple[bool, Ttl | None, Extras | None]:
-    """`take_breakpoint` for a breakpoint that was removed from the part at that path."""
+    raw = members.pop("prompt_cache_breakpoint", None)
     if raw is None or bytes(raw) == b"null":
         return False, None, None
     path = f"{path}.prompt_cache_breakpoint"

@@ -18,6 +18,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 
 from . import Wire
+from .known_requests import RequestReading
 
 
 class SentProfile(Profile, frozen=True, kw_only=True):
@@ -49,3 +50,10 @@ def cut_call(codec: Wire, call: Call, previous: Rendered | None = None) -> Rende
     """The chunks of a call that was read from a request. `previous` is as for `render`."""
     profile = catalog.profile(codec.provider, call.model)
     return codec.render(call, as_sent(profile), previous)
+
+
+def cut_reading(codec: Wire, reading: RequestReading) -> Rendered:
+    """The chunks of a request that was read, which continue those of the turn before."""
+    rendered = cut_call(codec, reading.call, reading.previous)
+    reading.keep_rendered(rendered)
+    return rendered

@@ -145,6 +145,8 @@ def resolve_marks(
                 marker = with_members(plain, own)
             others = {name: text for name, text in request.extras.items() if name != wire}
             notices += marker_field_notices(others, place)
+        if kept is not None and location in marks:
+            notices.append(Notice("mark_left_out", "the block has another marker", place))
         marks[location] = Mark(location[0], ttl, location[1], marker)
     frozen = None
     if cache.frozen_through is not None:

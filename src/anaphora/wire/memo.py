@@ -17,15 +17,12 @@ import msgspec
 
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope
-from anaphora.values import Conversation, Message
 
 #: How many results of each remembered reader are kept; system prompts may be long.
 TOOL_LISTS, SYSTEM_PROMPTS = 64, 16
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
-#: Placeholders of messages that are made before they are needed.
-_SPARE = 64
 
 T = TypeVar("T")
 
@@ -33,15 +30,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Memo:
-    """The memory of one wire: sections and envelopes of rendered calls; and of requests, decoded
-    values by their bytes, and the logs of split requests while these are in use."""
+    """The memory of one wire: sections and envelopes of rendered calls, and values that were
+    decoded from requests, by their bytes."""
 
     def __init__(self) -> None:
-        self.sections: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
-        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
-        self._placeholders = Conversation()
-        #: Placeholders for messages that were cut into chunks but not read, by their number.
-        self.placeholders = functools.lru_cache(maxsize=1024)(self._make_placeholders)
         self._on_clear: list[Callable[[], None]] = []
         # A log holds its source, so an id in here cannot come to mean another object.
         self._section_logs: WeakValueDictionary[tuple[int, Hashable], ChunkLog]
@@ -51,24 +43,11 @@ class Memo:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.sections.clear()
-        self.messages.clear()
         for forget in self._on_clear:
             forget()
         self._section_logs.clear()
         self._recent.clear()
         self._envelopes = ()
-
-    # ── Requests that were read ──────────────────────────────────────────────────────────────────
-
-    def _make_placeholders(self, count: int) -> Conversation:
-        placeholders = self._placeholders
-        missing = count - len(placeholders)
-        if missing > 0:
-            blank = Message(role="user", parts=())
-            # More than needed: a conversation grows. Another thread may have made fewer meanwhile.
-            self._placeholders = placeholders = placeholders.append(*[blank] * (missing + _SPARE))
-        return placeholders.prefix(count)
 
     def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
         """Decorates a reader: the same bytes, such as a list of tools, are read once."""

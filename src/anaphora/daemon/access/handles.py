@@ -15,8 +15,8 @@ from anaphora.client.costs.bounds import HISTORY_KINDS
 from anaphora.daemon.store import HandleKind, HandleRow
 from anaphora.daemon.store.interface import Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
-from anaphora.wire.permissions.content import CallContent
 from anaphora.wire.permissions.facts import CallFacts
+from anaphora.wire.permissions.kept import CallContent
 from anaphora.wire.permissions.stored import items_without_type, stored_id, stored_objects
 
 _NOT_FOUND_CODES: dict[str, str] = {"response": "previous_response_not_found"}

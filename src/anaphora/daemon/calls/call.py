@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
     from anaphora.traffic.matching import RememberedCall
-    from anaphora.wire.permissions.content import CallContent
     from anaphora.wire.permissions.facts import CallFacts
+    from anaphora.wire.permissions.kept import CallContent
 
 
 class AppReply(msgspec.Struct, kw_only=True, eq=False):

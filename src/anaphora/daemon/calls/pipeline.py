@@ -37,7 +37,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.wire.known_requests import MOST_BYTES, KnownRequests
+from anaphora.wire.known_requests import KnownRequests
 
 from .call import AppCall, CallOutcome
 
@@ -70,6 +70,10 @@ AFTER = {"end": ("settle",), "answer": ("plan", "judge"), "reply": ("relay", "au
 BEHIND = ("audit",)
 
 
+#: The limit of what is kept of requests to parse only the new messages of the next ones.
+_MOST_BYTES = 192 * 1024 * 1024
+
+
 class CallTools(msgspec.Struct, kw_only=True, eq=False):
     """Objects that all calls of a daemon share."""
 
@@ -85,7 +89,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     texts: CallTexts
     off_loop: OffLoop
     cold: ColdGate
-    requests: KnownRequests = msgspec.field(default_factory=lambda: KnownRequests(MOST_BYTES))
+    requests: KnownRequests = msgspec.field(default_factory=lambda: KnownRequests(_MOST_BYTES))
     draining: bool = False
     """New calls are refused."""
     _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = msgspec.field(

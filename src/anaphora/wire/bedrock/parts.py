@@ -256,6 +256,8 @@ def _encoder_for(
         encode = partial(_tool_result, status=status, as_sent=as_sent)
     elif isinstance(part, Text):
         encode = partial(_text, blank=blank, as_sent=as_sent)
+    elif isinstance(part, Document) and as_sent and not part.title:
+        encode = _unnamed_document
     place = _PLACES.get(type(part), "")
     if isinstance(part, Opaque) and part.kind in _MARKABLE_OTHERS:
         place = "text"
@@ -264,6 +266,11 @@ def _encoder_for(
     elif isinstance(part, Text) and as_sent:
         place = "" if _text(part, [], blank=blank) is None else place
     return kind, splice_at(place, places) if place else None, encode
+
+
+def _unnamed_document(part: Document, notices: Notices) -> bytes | None:
+    notices.append(Notice("document_named", "a document needs a name", "document.name"))
+    return encode_document(part, notices)
 
 
 def _may_precede_marker(part: Document) -> bool:

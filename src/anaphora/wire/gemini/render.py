@@ -246,7 +246,8 @@ def _adder(segment: Segment, *, signs: bool | None, as_sent: bool) -> AddMessage
             notices: Notices = []
             try:
                 opening = open_content(message)
-                parts = write_parts(message.parts, notices, calls.before(index))
+                find = None if as_sent else calls.before(index)  # a result keeps its own name
+                parts = write_parts(message.parts, notices, find)
                 if signs is not None and role == "assistant":
                     sign_calls(parts, signs)
             except InvalidRequest as problem:

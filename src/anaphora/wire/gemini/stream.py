@@ -9,10 +9,8 @@ streamed; others are assembled and kept in the reply's extras.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -25,13 +23,11 @@ from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
     decode_elements,
-    decode_value,
     encode_members,
     extras_of,
     reply_error,
 )
 from anaphora.wire.replies import (
-    ARGUMENTS_LIMIT,
     TEXT_LIMIT,
     EventReader,
     ReplyBuilder,
@@ -41,6 +37,7 @@ from anaphora.wire.sse import DONE
 
 from .errors import error_of
 from .parse import PartReader
+from .partial_args import PartialArgs, PartialCall, take_pieces
 from .reply import (
     RESPONSE,
     block_reason,
@@ -162,7 +159,7 @@ class _CandidateBuilder:
         """The type of the open part, if it is a text or a thought."""
         self._seal: Any = None
         """Its signature, in the same form as in a whole part."""
-        self._call: _OpenCall | None = None
+        self._call: PartialCall | None = None
         """The open call, whose arguments come in pieces."""
         self._extra_size = 0
 
@@ -222,7 +219,7 @@ class _CandidateBuilder:
         """Any part; it is number `at` of the candidate at `position` of the payload."""
         pieces = None
         if unknown is not None and part.functionCall is not None:
-            pieces = _take_pieces(unknown)
+            pieces = take_pieces(unknown)
         path = ("candidates", position, "content", "parts")
         reader = PartReader(lambda *_: raw_list(payload, *path)[at])
         read = reader.part(part, unknown, self.build.id or None, self._count)
@@ -253,7 +250,7 @@ class _CandidateBuilder:
             return Text(text, self._seal)
         return Thinking(text, self._seal, provider=WIRE)
 
-    def _tool_call(self, call: ToolCall, pieces: _PartialArgs | None) -> list[Event]:
+    def _tool_call(self, call: ToolCall, pieces: PartialArgs | None) -> list[Event]:
         """A call. Arguments in pieces give one delta when they are complete; a call without pieces
         ends them."""
         events: list[Event] = []
@@ -262,7 +259,7 @@ class _CandidateBuilder:
             events = self._end_open()
             if pending is not None and not call.name:
                 return events
-            pending = self._call = _OpenCall(call, pieces is not None)
+            pending = self._call = PartialCall(call, pieces is not None)
             events += self._begin("tool_call", pending.finish, id=call.id, name=call.name)
         if pieces is not None:
             pending.add(pieces.partialArgs or ())
@@ -305,115 +302,3 @@ def _joined(values: list[Any], *, unique: bool) -> Any:
         items = [item for value in values for item in value]
         return list({msgspec.json.encode(i): i for i in items}.values()) if unique else items
     return values[-1]
-
-
-# ── Arguments in pieces ───────────────────────────────────────────────────────────────────────────
-#
-# Vertex streams arguments on request, each piece with the JSON path of its value. A string may span
-# several pieces.
-
-_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\[(?:'([^']*)'|"([^"]*)")\]""")
-_PATH = "stream.parts.functionCall.partialArgs"
-
-
-class _PartialArg(msgspec.Struct, frozen=True):
-    jsonPath: str
-    stringValue: str | None = None
-    numberValue: float | int | None = None
-    boolValue: bool | None = None
-
-    @property
-    def value(self) -> Any:
-        values = (self.stringValue, self.numberValue, self.boolValue)
-        return next((value for value in values if value is not None), None)
-
-
-class _PartialArgs(msgspec.Struct, frozen=True):
-    """The pieces in one chunk."""
-
-    partialArgs: tuple[_PartialArg, ...] | None = None
-    willContinue: bool | None = None
-
-
-def _take_pieces(unknown: Unknown) -> _PartialArgs | None:
-    """The pieces among the unknown members of a call; None for a complete call."""
-    inner = unknown.members.get("functionCall")
-    if not isinstance(inner, Unknown):
-        return None
-    sent: Members = {}
-    for name in ("partialArgs", "willContinue"):
-        if isinstance(raw := inner.members.pop(name, None), msgspec.Raw):
-            sent[name] = raw
-    path = "stream.parts"
-    return decode_value(encode_members(sent), _PartialArgs, path, reply_error) if sent else None
-
-
-#: Strings in several pieces, by the object or list that each is in (its `id`) and its place there.
-_Texts: TypeAlias = dict[tuple[int, str | int], tuple[Any, list[str]]]
-
-
-class _OpenCall:
-    """A call whose arguments are not complete."""
-
-    def __init__(self, call: ToolCall, in_pieces: bool) -> None:
-        self._call = call
-        self._args: dict[str, Any] | None = {} if in_pieces else None
-        self._texts: _Texts = {}
-        self._left = ARGUMENTS_LIMIT
-
-    def add(self, pieces: tuple[_PartialArg, ...]) -> None:
-        for arg in pieces:
-            self._left -= len(arg.jsonPath) + len(arg.stringValue or "") + 8
-            if self._left < 0:
-                raise Parse(f"arguments of more than {ARGUMENTS_LIMIT} characters", path=_PATH)
-            _put(self._args, _steps(arg.jsonPath), arg.value, self._texts)
-
-    def arguments(self) -> str:
-        if self._args is None:
-            return self._call.arguments
-        for (_, step), (holder, pieces) in self._texts.items():
-            holder[step] = "".join(pieces)
-        self._texts = {}
-        return dumps(self._args, path=_PATH).decode()
-
-    def finish(self, _: str) -> ToolCall:
-        return msgspec.structs.replace(self._call, arguments=self.arguments())
-
-
-def _steps(path: str) -> list[str | int]:
-    steps: list[str | int] = []
-    position = 1
-    while match := _STEP.match(path, position):
-        name, index, *quoted = match.groups()
-        word = next((text for text in quoted if text is not None), name)
-        steps.append(word if index is None else int(index))
-        position = match.end()
-    if not steps or path[:1] != "$" or position < len(path) or not isinstance(steps[0], str):
-        raise Parse(f"{path!r} is not a path to an argument", path=_PATH)
-    return steps
-
-
-def _put(holder: Any, steps: list[str | int], value: Any, texts: _Texts) -> None:
-    """Sets the value at a path; a string is appended to the one already there, in `texts`."""
-    for step, following in pairwise(steps):
-        holder = _child(holder, step, [] if isinstance(following, int) else {})
-    step = steps[-1]
-    before, place = _child(holder, step, None), (id(holder), step)
-    if isinstance(before, str) and isinstance(value, str):
-        texts.setdefault(place, (holder, [before]))[1].append(value)
-    else:
-        holder[step] = value
-        texts.pop(place, None)
-
-
-def _child(holder: Any, step: str | int, new: Any) -> Any:
-    """The value at a step; `new` if there is none."""
-    if isinstance(step, str):
-        if not isinstance(holder, dict):
-            raise Parse("a piece of an object that does not exist", path=_PATH)
-        return holder.setdefault(step, new)
-    if not isinstance(holder, list) or step > len(holder):
-        raise Parse("a piece of a list that does not exist", path=_PATH)
-    if step == len(holder):
-        holder.append(new)
-    return holder[step]

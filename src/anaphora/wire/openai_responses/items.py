@@ -44,7 +44,7 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .types import ITEM, WIRE
+from .types import ITEM, UNNAMED, WIRE
 
 Notices: TypeAlias = list[Notice]
 #: Encodes a part; None if OpenAI cannot send it.
@@ -266,7 +266,8 @@ def _input_file(part: Document, notices: Notices) -> bytes | None:
     if source is None:
         return None
     title = part.title
-    if title is None and isinstance(part.source, Bytes):
+    unnamed = part.extras is not None and UNNAMED in part.extras
+    if title is None and isinstance(part.source, Bytes) and not unnamed:
         title = f"document{_SUFFIXES.get(part.source.media_type, '')}"  # a file needs a name
     if part.context is not None:
         why = "OpenAI's files have no context; left out"

@@ -41,12 +41,14 @@ from anaphora.wire.reading import (
     ErrorFactory,
     Members,
     converts_errors,
+    decode_members,
     decode_value,
     encode_members,
     extras_of,
     object_members,
     replaces_lone_surrogates,
     reply_error,
+    request_error,
 )
 from anaphora.wire.replies import (
     positive_counts,
@@ -61,6 +63,7 @@ from .types import (
     ITEM,
     NULL,
     ROLES,
+    UNNAMED,
     WIRE,
     IncompleteDetails,
     InputDetails,
@@ -81,6 +84,7 @@ _CALL_FIELDS = frozenset({"call_id", "name", "arguments"})
 _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 
 _decode_text = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
 
 
 class ItemReader:
@@ -124,6 +128,8 @@ class ItemReader:
             role, own_id = "user", _take_text(members, "call_id")
             if own_id is not None:
                 item = self.output(own_id, content, unknown, members)
+        if item is None and is_content(kind) and self._fail is request_error:
+            raise self._fail(f"{kind!r} is no item", f"{self._path}.type")
         return item or (role, (Opaque(WIRE, kind, bytes(raw).decode()),), ())
 
     def message(
@@ -211,14 +217,23 @@ class ItemReader:
     ) -> Part | None:
         if type(part) is OtherBlock:
             members = dict(part.members)
-            marked, ttl, extras = take_breakpoint(members, path, WIRE, self._fail)
+            marked = False
+            if role != "assistant":
+                marked, ttl, extras = take_breakpoint(members, path, WIRE, self._fail)
             if marked:
                 self._marks.append((position, ttl, extras))
             return _read_other(part.tag, members, role)
+        marker: Members = {}
         if part.prompt_cache_breakpoint is not None:
-            mark = read_breakpoint(part, unknown, WIRE, path, self._fail)
-            self._marks.append((position, *mark))
-        members = unknown.remaining(nulls=True) if unknown is not None else {}
+            ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
+            if role == "assistant":
+                # The provider accepts none there: it stays among the extras.
+                own = decode_members(_encode(part.prompt_cache_breakpoint))
+                own |= decode_members((extras or {}).get(WIRE, "{}"))
+                marker = {"prompt_cache_breakpoint": msgspec.Raw(encode_members(own))}
+            else:
+                self._marks.append((position, ttl, extras))
+        members = marker | (unknown.remaining(nulls=True) if unknown is not None else {})
         if type(part) is types.InputText:
             return Text(part.text, extras_of(WIRE, members))
         if type(part) is types.OutputText:
@@ -290,7 +305,11 @@ def _read_file(members: Members) -> Document | None:
             return None
     elif names == ["file_id"]:
         source = FileId("openai", value)
-    return Document(source, _take_text(members, "filename"), extras=extras_of(WIRE, members))
+    title = _take_text(members, "filename")
+    extras = extras_of(WIRE, members)
+    if title is None and names == ["file_data"]:
+        extras = {**(extras or {}), UNNAMED: "{}"}
+    return Document(source, title, extras=extras)
 
 
 def _at(url: str) -> Source:

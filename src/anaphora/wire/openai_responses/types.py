@@ -25,6 +25,8 @@ PATH = "/v1/responses"
 #: The key in the extras of an item's first part for the fields of the item itself (id, status,
 #: phase). A part with this key begins a new item.
 ITEM = "openai_responses.item"
+#: Key in the extras of a file that was sent without a name.
+UNNAMED = f"{WIRE}.unnamed"
 
 ROLES: dict[str, Role] = {
     "user": "user",

@@ -11,13 +11,11 @@ may be billed as text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, TypeAlias, cast, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from anaphora import wire as wires
 from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import Kind
 from anaphora.values import (
@@ -34,27 +32,16 @@ from anaphora.values import (
     Thinking,
     ToolCall,
     ToolResult,
-    Ttl,
     Url,
 )
-from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.openai_responses.items import begins_item, in_message
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 from anaphora.wire.tables import BlockType, Medium, RequestTable, request_table
 from anaphora.wire.walking import VALUES
 
-from .facts import MediaCounts, Named
-from .stored import GEMINI_FILE, StoredObject, stored_item, stored_objects
-from .tools import FoundTools, read_tool
+from .kept import CallContent, Json, KeptJson
+from .stored import stored_item
 
-Json: TypeAlias = dict[str, Any]
-
-#: Shorter data is not excepted from the text.
-_SHORTEST = 64
-#: Members that hold an address, or the medium itself as a data URL.
-_ADDRESSES = frozenset({"url", "image_url", "video_url"})
-#: Data of the app's own tools, not interpreted by providers, by the enclosing member.
-_ARGUMENTS = {"functionCall": "args", "functionResponse": "response", "function": "arguments"}
 #: The kinds of opaque parts that hold other members of a message, or a call that is no function's.
 _NO_BLOCKS: dict[str, tuple[str, ...]] = {
     "anthropic": ("message",),
@@ -72,32 +59,6 @@ _RESULTS = {
 #: Keys of extras that are notes of a parse.
 _NOTES = frozenset({"openai.system"})
 
-# Blocks and items that define tools, that list those of a remote server, and their members.
-_DEFINING = frozenset({"tool_addition", "tool_removal", "additional_tools", "tool_search_output"})
-_LISTINGS = frozenset({"mcp_list_tools", "mcp_tool_listing", "mcp_toolset"})
-_TOOLS = ("tools", "tool")
-#: The members of a tool that messages of Bedrock add or remove.
-_CHANGED_TOOL = frozenset({"type", "name", "serverName"})
-#: The members of a source that is in the request, on Bedrock.
-_SENT_SOURCE = frozenset({"bytes", "text", "content"})
-# Members and types that may define tools, and members that may open files of the operator's
-# account, in lowercase, without underscores. Elsewhere or spelled otherwise than a provider's, a
-# server may read them, so they need an entry in the grant.
-_TOOL_MEMBERS = frozenset(
-    """additionaltools functiondeclarations functions inputschema mcpservers systemtool tool
-    tooladdition toolconfig tooldefinitions toolremoval tools toolspec""".split()
-)
-_TOOL_TYPES = frozenset(
-    """additionaltools custom function mcp mcplisttools mcptoollisting mcptoolset namespace
-    tooladdition toolremoval toolsearchoutput""".split()
-)
-_FILES = frozenset({"filedata", "fileuri", "s3location", "s3uri"})
-_READ_FILES = ("fileData", "fileUri")
-
-#: The block types of all wires: some providers accept those of others.
-_KNOWN_TYPES: dict[str, BlockType] = {
-    kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()
-}
 #: The type of a part's block, on wires that name it, where it decides what its members are.
 _TYPES: dict[str, dict[type, str]] = {
     "anthropic": {Text: "text", ToolCall: "tool_use", ToolResult: "tool_result"},
@@ -134,38 +95,6 @@ _MEMBERS: dict[type, str] = {
 }
 
 
-@lru_cache(maxsize=512)
-def _folded(name: str) -> str:
-    return name.replace("_", "").casefold()
-
-
-class CallContent:
-    """What was found in the messages and the system text of one call."""
-
-    def __init__(self) -> None:
-        self.counts: dict[Medium, int] = {"images": 0, "documents": 0, "audio": 0}
-        self.sounds: list[int] = []
-        self.inline = 0
-        self.stored: list[StoredObject] = []
-        self.tools = FoundTools()
-        self.unknown: list[str] = []
-        """Names of fields whose values need an entry in the grant."""
-        self.cache_ttls: set[Ttl] = set()
-        self.changes_tools = False
-
-    @property
-    def owned(self) -> list[StoredObject]:
-        """The stored objects that may be an app's own."""
-        return [one for one in self.stored if one.is_owned]
-
-    @property
-    def media(self) -> MediaCounts:
-        sounds = self.sounds
-        return MediaCounts(
-            **self.counts, sounds=len(sounds), sound_bytes=sum(sounds), inline=self.inline
-        )
-
-
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
@@ -187,9 +116,9 @@ class _Scan:
     """Reads the parts of one call."""
 
     def __init__(self, table: RequestTable) -> None:
-        self.found = CallContent()
+        self._json = KeptJson(table)
+        self.found = self._json.found
         self._own = table
-        self._blocks = {**_KNOWN_TYPES, **table.blocks}
         self._types = _TYPES.get(table.wire, {})
         self._is_usual = _USUAL.get(table.wire, _NONE).fullmatch
         self._role = ""
@@ -200,8 +129,8 @@ class _Scan:
         for mark in call.ir.cache.marks:
             self.found.cache_ttls.add(mark.ttl)
             for text in (mark.extras or {}).values():
-                self._stored(_decode(text), self._own.marker or "cachePoint")
-                self._loose(_decode(text), self._own.marker or "cachePoint")
+                self._json.stored(_decode(text), self._own.marker or "cachePoint")
+                self._json.loose(_decode(text), self._own.marker or "cachePoint")
 
     def system(self, call: Call, blocks: Sequence[PromptBlock]) -> None:
         own = self._own
@@ -212,13 +141,13 @@ class _Scan:
         extras = (call.extras or {}).get(own.wire)
         kept = _decode(extras).get(own.system) if extras is not None and own.system else None
         if kept is not None and own.classify is not None:
-            self._stored(kept, own.system)
-            listed = kept = self._renamed(kept, own.system)
+            self._json.stored(kept, own.system)
+            listed = kept = self._json.renamed(kept, own.system)
             if isinstance(kept, dict):
                 listed = kept.get("parts")
-                self._members(kept, "message", own.system, frozenset({"parts"}))
+                self._json.members(kept, "message", own.system, frozenset({"parts"}))
             for index, each in enumerate(listed if isinstance(listed, list) else [listed]):
-                self._block(each, f"{own.system}[{index}]", shown=False)
+                self._json.block(each, f"{own.system}[{index}]", shown=False)
 
     def messages(self, messages: Iterable[Message], leading: int) -> None:
         own = self._own
@@ -293,22 +222,19 @@ class _Scan:
             if own.wire == "anthropic" and source.media_type == "text/plain":
                 return  # a text in the body
             is_text = (part.extras or {}).get("bedrock.form") == '"text"'
-            self._except(-(-4 * len(source.data) // 3) if shown and not is_text else 0)
+            self._json.exclude(-(-4 * len(source.data) // 3) if shown and not is_text else 0)
         elif isinstance(source, Url):
             is_data = own.wire in _DATA_URLS and source.url.startswith("data:")
-            self._except(len(source.url) if shown and is_data else 0)
+            self._json.exclude(len(source.url) if shown and is_data else 0)
         found.counts[medium] += 1
         if own.rename is not None and not isinstance(source, Bytes):
             uri = source.url if isinstance(source, Url) else source.id
-            self._address({"fileUri": uri}, f"{path}.fileData")
+            self._json.address({"fileUri": uri}, f"{path}.fileData")
         elif isinstance(source, FileId) and own.one_member:
             found.unknown.append("s3Location")
         elif isinstance(source, FileId):
             holder = _FILE_HOLDERS.get(own.wire, "")
-            self._stored({"file_id": source.id}, f"{path}{holder}")
-
-    def _except(self, size: int) -> None:
-        self.found.inline += size if size >= _SHORTEST else 0
+            self._json.stored({"file_id": source.id}, f"{path}{holder}")
 
     # ── What a parse kept as JSON ────────────────────────────────────────────────────────────────
 
@@ -316,20 +242,20 @@ class _Scan:
         own = self._own
         value = _decode(part.json)
         if _is_fields(own.wire, part):
-            self._stored({"role": self._role, **value}, path)
-            value = self._renamed(value, path)
+            self._json.stored({"role": self._role, **value}, path)
+            value = self._json.renamed(value, path)
             if isinstance(value.get("audio"), dict) and "id" in value["audio"]:
                 self.found.counts["audio"] += 1  # the audio of an earlier answer
-            self._loose(value, path)
+            self._json.loose(value, path)
             return
-        self._stored(value, path)
-        value = self._renamed(value, path)
+        self._json.stored(value, path)
+        value = self._json.renamed(value, path)
         if in_result and (result := _RESULTS.get(own.wire)) is not None:
             shows = own.blocks[result].shows
-            shown = shown and (shows is None or self._kind(value) in shows)
+            shown = shown and (shows is None or self._json.kind(value) in shows)
         if own.items and not value.get("type") and not value.get("role"):
             self.found.stored += stored_item(value, "item_reference", path)
-        self._block(value, path, shown=shown)
+        self._json.block(value, path, shown=shown)
 
     def _extras(self, extras: Extras, kind: type, path: str, part: Part | None = None) -> None:
         for key, text in extras.items():
@@ -352,196 +278,15 @@ class _Scan:
         named = {**members, "type": type_name, "role": self._role}
         if isinstance(part, Thinking) and part.data:
             named["encrypted_content"] = part.data
-        self._stored(named, path)
-        members = self._renamed(members, path)
+        self._json.stored(named, path)
+        members = self._json.renamed(members, path)
         if own.one_member:
             if members.keys() - {_MEMBERS.get(kind)}:
                 raise request_error("a block has one member", f"$.{path}")
         elif own.other.members is not None and not members.keys() <= own.other.members:
             self.found.counts["documents"] += 1  # a new kind of part: it may be anything
-        row = self._blocks.get(type_name, BlockType())
-        self._members(members, type_name, path, row.opaque)
-
-    def _block(self, value: Any, path: str, *, shown: bool) -> None:
-        """A block that is kept whole, and all blocks in it."""
-        if not isinstance(value, dict):
-            self._loose(value, path)
-            return
-        own = self._own
-        if own.classify is not None:
-            kind, row = own.classify(value, VALUES)
-            is_known = kind in own.blocks or own.rename is not None
-        else:
-            kind = VALUES.text(value.get("type"))
-            row, is_known = self._blocks.get(kind, own.other), kind in own.blocks
-        shown = shown and is_known
-        self._note(kind, row, value, path)
-        if shown:
-            for data in _shown_data(value, row):
-                self._except(len(data))
-        understood = {place.partition(".")[0] for place in (*row.inside, *row.data)}
-        for place in row.inside:
-            holder, _, name = place.rpartition(".")
-            below = value.get(holder) if holder else value
-            inner = below.get(name) if isinstance(below, dict) else None
-            for at, each in enumerate(inner if isinstance(inner, list) else [inner]):
-                if isinstance(each, dict):
-                    is_shown = row.shows is None or self._kind(each) in row.shows
-                    self._block(each, f"{path}.{place}[{at}]", shown=shown and is_shown)
-                elif isinstance(each, list):
-                    self._loose(each, f"{path}.{place}[{at}]")
-        self._members(value, kind, path, row.opaque | understood)
-
-    def _kind(self, block: Json) -> str:
-        if self._own.classify is not None:
-            return self._own.classify(block, VALUES)[0]
-        return VALUES.text(block.get("type"))
-
-    def _members(self, members: Json, kind: str, path: str, understood: frozenset[str]) -> None:
-        """Markers, tools and other values in the members of a block."""
-        for name, form in MARKER_FORMS.items():
-            if isinstance(marker := members.get(name), dict):
-                self.found.cache_ttls.add(_ttl(marker, form.ttl))
-        understood = understood | self._defining(kind, members)
-        for name, value in members.items():
-            if isinstance(value, (dict, list)) and name not in understood:
-                self._loose(value, f"{path}.{name}", name)
-
-    def _note(self, kind: str, row: BlockType, members: Json, path: str) -> None:
-        """Counts media, and adds the tools that a block defines."""
-        found, own = self.found, self._own
-        if own.one_member:
-            self._note_only(kind, row, members, path)
-            return
-        known = own.other.members
-        is_new = bool(kind) and kind not in self._blocks
-        if (not members.keys() <= known) if known is not None else is_new:
-            found.counts["documents"] += 1  # a new kind of part or block: it may be anything
-        if row.medium == "documents" and _is_text_source(members.get("source")):
-            pass
-        elif row.medium is not None:
-            found.counts[row.medium] += 1
-            data = members.get("inlineData")
-            if row.chunk is Kind.AUDIO and isinstance(data, dict):
-                data = data.get("data")
-                found.sounds += [len(data)] if isinstance(data, str) else []
-        elif kind == "image_generation_call" and members.get("result"):
-            found.counts["images"] += 1
-        found.changes_tools = found.changes_tools or row.changes_tools
-        may_define = kind not in _DEFINING and kind not in _LISTINGS
-        if may_define and _folded(kind) in _TOOL_TYPES:
-            found.unknown.append(kind)
-        self._note_tools(kind, members, path)
-        if isinstance(members.get("fileData"), dict) and own.classify is not None:
-            self._address(members["fileData"], "")
-            if "inlineData" in members:
-                found.counts["audio"] += 1  # both in one part: either may be read
-
-    def _note_only(self, kind: str, row: BlockType, members: Json, path: str) -> None:
-        """The same for a block with one member."""
-        found = self.found
-        if len(members) > 1:
-            raise request_error("a block has one member", f"$.{path}")
-        if kind and kind not in self._own.blocks:
-            found.counts["documents"] += 1  # a new kind of block: it may be anything
-        if row.medium is not None:
-            found.counts[row.medium] += 1
-        if row.data:
-            self._loose(members[kind], f"{path}.{kind}")
-        if kind == "cachePoint" and isinstance(members[kind], dict):
-            found.cache_ttls.add(_ttl(members[kind], "5m"))
-            if members[kind].get("ttl") not in (None, *get_args(Ttl)):
-                found.unknown.append("cachePoint.ttl")
-        if row.changes_tools:
-            found.changes_tools = True
-            held = members[kind] if isinstance(members[kind], dict) else {}
-            tool = held.get("tool")
-            if held.keys() != {"tool"} or not isinstance(tool, dict) or tool.keys() - _CHANGED_TOOL:
-                found.unknown.append(kind)
-            elif kind == "toolAddition":
-                found.tools.functions.append(Named(path, str(tool.get("name"))))
-                found.tools.remote_mcp += [path] if tool.get("serverName") else []
-
-    def _address(self, file: Json, path: str) -> None:
-        """Notes the address of a file: in Google's file store, a bucket, or public. With a path,
-        the stored file is added as well."""
-        uri = file.get("fileUri")
-        if path:
-            self._stored(file, path)
-        if not isinstance(uri, str) or GEMINI_FILE.fullmatch(uri) is not None:
-            return
-        if not uri.lower().startswith(("http://", "https://")):
-            self.found.unknown.append("fileData.fileUri")  # the operator's account can read it
-
-    def _stored(self, value: Any, path: str) -> None:
-        self.found.stored += stored_objects(value, path)
-
-    def _loose(self, value: Any, path: str, field: str = "") -> None:
-        """Notes media, tools and files in places where no block is expected."""
-        stack = [(path, field, value)]
-        while stack:
-            where, name, item = stack.pop()
-            if isinstance(item, list):
-                stack += [(f"{where}[{at}]", name, each) for at, each in enumerate(item)]
-            elif isinstance(item, dict):
-                kind = VALUES.text(item.get("type"))
-                row = _KNOWN_TYPES.get(kind) if kind else None
-                if row is not None and row.medium is not None:
-                    self.found.counts[row.medium] += 1
-                self._note_tools(kind, item, where)
-                if isinstance(item.get("fileData"), dict) and self._own.classify is not None:
-                    self._address(item["fileData"], "")
-                if self._own.one_member:
-                    self._note_members(item, name)
-                skipped = self._defining(kind, item) | (set() if row is None else row.opaque)
-                stack += [
-                    (f"{where}.{inner}", inner, each)
-                    for inner, each in item.items()
-                    if inner not in skipped and inner != _ARGUMENTS.get(name)
-                ]
-
-    def _note_members(self, members: Json, field: str) -> None:
-        """Media, and files that the operator's account can read, by the names of members."""
-        if field == "source":
-            self.found.unknown += members.keys() - _SENT_SOURCE
-            return
-        for name in members:
-            row = self._own.blocks.get(name)
-            if row is not None and row.medium is not None:
-                self.found.counts[row.medium] += 1
-            elif _folded(name) in _FILES:
-                self.found.unknown.append(name)
-
-    def _note_tools(self, kind: str, members: Json, path: str) -> None:
-        """Adds the tools that a block defines, or that a server has listed."""
-        if kind in _LISTINGS:
-            self.found.tools.remote_mcp.append(path)
-        if kind in _DEFINING and kind != "tool_removal":
-            for name in _TOOLS:
-                tools = members.get(name) or []
-                for tool in tools if isinstance(tools, list) else [tools]:
-                    read_tool(self._own, path, tool, self.found.tools)
-
-    def _defining(self, kind: str, members: Json) -> set[str]:
-        """The members with the tools that a block of this type defines. Others that may define
-        tools or open files are unknown fields."""
-        unknown = self.found.unknown
-        if self._own.rename is not None:
-            unknown += [n for n in members if _folded(n) in _FILES and n not in _READ_FILES]
-        defining = [name for name in members if _folded(name) in _TOOL_MEMBERS]
-        if not defining:
-            return set()
-        read: tuple[str, ...] = _TOOLS if kind in _DEFINING or kind in _LISTINGS else ()
-        if self._own.one_member and kind in self._own.blocks:
-            read = (kind,)
-        unknown += [name for name in defining if name not in read and members[name]]
-        # The tool that is removed is looked at: it has a name alone.
-        return set() if kind == "tool_removal" else {name for name in defining if name in read}
-
-    def _renamed(self, value: Any, path: str) -> Any:
-        """The value with the provider's own member names, if it accepts several spellings."""
-        rename = self._own.rename
-        return value if rename is None else _renamed(value, rename, f"$.{path}")
+        row = self._json.blocks.get(type_name, BlockType())
+        self._json.members(members, type_name, path, row.opaque)
 
 
 def _is_fields(wire: str, part: Part) -> bool:
@@ -551,51 +296,3 @@ def _is_fields(wire: str, part: Part) -> bool:
 
 def _decode(text: str) -> Any:
     return msgspec.json.decode(text)
-
-
-def _renamed(value: Any, rename: Callable[[str], str], path: str, field: str = "") -> Any:
-    """A value with the provider's own member names, at all levels except in the data of the app's
-    own tools."""
-    if isinstance(value, list):
-        return [_renamed(each, rename, f"{path}[{at}]", field) for at, each in enumerate(value)]
-    if not isinstance(value, dict):
-        return value
-    made = {}
-    for name, each in value.items():
-        known = rename(name)
-        if known in made:
-            raise request_error("a member is given under two names", path)
-        opaque = known == _ARGUMENTS.get(field)
-        made[known] = each if opaque else _renamed(each, rename, f"{path}.{known}", known)
-    return made
-
-
-def _is_text_source(source: Any) -> bool:
-    """Whether the source of a document is text in the body (its images are counted separately), or
-    the origin of a search result."""
-    if isinstance(source, dict):
-        return source.get("type") in ("text", "content")
-    return isinstance(source, str)
-
-
-def _ttl(marker: Mapping[str, Any], default: Ttl) -> Ttl:
-    ttl = marker.get("ttl")
-    return cast(Ttl, ttl) if ttl in get_args(Ttl) else default
-
-
-def _shown_data(members: Json, row: BlockType) -> list[str]:
-    """The base64 or data URLs of a block."""
-    source = members.get("source")
-    if isinstance(source, dict) and source.get("type") != "base64":
-        return []
-    for path in row.data:
-        value: Any = members
-        for step in path.split("."):
-            value = value.get(step) if isinstance(value, dict) else None
-        if isinstance(value, list):
-            return [each for each in value if isinstance(each, str)]
-        if isinstance(value, str) and (
-            path.rpartition(".")[2] not in _ADDRESSES or value.startswith("data:")
-        ):
-            return [value]
-    return []

@@ -25,7 +25,6 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .content import CallContent
 from .facts import (
     ALWAYS_READ,
     CallFacts,
@@ -36,6 +35,7 @@ from .facts import (
     ServerTool,
     known_fields,
 )
+from .kept import CallContent
 from .stored import ID_NAMES, stored_objects
 from .tools import FoundTools, read_tools
 

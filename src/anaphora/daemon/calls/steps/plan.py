@@ -45,9 +45,10 @@ from anaphora.tokens import Counts, for_model
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
-from anaphora.wire.cutting import cut
+from anaphora.wire.cutting import cut_reading
 from anaphora.wire.dialect.addresses import path_for, sent_body
 from anaphora.wire.elements import DecodedBody
+from anaphora.wire.known_requests import KnownRequests
 from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
 
@@ -153,11 +154,12 @@ class PlanRequest(CallStep):
         if face.model_in_path:
             path = face.path_to(target.model, stream=stream)
         notices: list[Notice] = []
+        known = self._tools.requests
         if call.is_large:
-            act = functools.partial(_split, call, target, request, path, stream, notices)
+            act = functools.partial(_split, known, call, target, request, path, stream, notices)
             body, decoded, own, read = await self.work(call, act)
         else:
-            body, decoded, own, read = _split(call, target, request, path, stream, notices)
+            body, decoded, own, read = _split(known, call, target, request, path, stream, notices)
         plan = self.place_markers(call, target, read, own, now)
         headers: tuple[tuple[str, str], ...] = ()
         if plan is not own:
@@ -239,6 +241,7 @@ class PlanRequest(CallStep):
 
 
 def _split(
+    requests: KnownRequests,
     call: AppCall,
     target: Target,
     request: WireRequest,
@@ -256,7 +259,9 @@ def _split(
         body = with_members(body, members, changes)
         members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
     decoded = DecodedBody(members)
-    rendered = for_model(droppable(cut(endpoint.wire, body, path)), target.profile)
+    scope = f"{call.app.owner} {endpoint.id}"
+    reading = requests.read(body, endpoint.wire_name, path, scope, codec=endpoint.wire)
+    rendered = for_model(droppable(cut_reading(endpoint.wire, reading)), target.profile)
     own, hints = own_plan(rendered, rules, members), hints_of({}, members)
     read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
     if call.is_large:
