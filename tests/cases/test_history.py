@@ -159,7 +159,7 @@ def test_eve_175_a_session_compacts_rarely_since_each_compaction_costs_a_write(
     assert rarely < often
     for verdict in at_every_turn:
         assert verdict.cost_usd is not None
-        loss = f"{verdict.lost:,} tokens were paid again: {format_usd(verdict.cost_usd)}"
+        loss = f"{verdict.lost:,} tokens were billed again: {format_usd(verdict.cost_usd)}"
         assert verdict.lost > 0
         assert loss in str(verdict)
 
