@@ -23,18 +23,10 @@ if TYPE_CHECKING:
     from . import Wire
 
 
-class SentProfile(Profile, frozen=True, kw_only=True):
-    """A model's profile for requests that are rendered as they were sent."""
-
-    as_sent = True
-
-
-def as_sent(profile: Profile) -> SentProfile:
+def as_sent(profile: Profile) -> Profile:
     """The profile with which a call is rendered as it was read, on its own wire."""
-    figures = {name: getattr(profile, name) for name in profile.__struct_fields__}
-    figures["refusals"] = replace(profile.refusals, value=())
-    figures["version_refusals"] = {}
-    return SentProfile(**figures)
+    refusals = replace(profile.refusals, value=())
+    return replace(profile, as_sent=True, refusals=refusals, version_refusals={})
 
 
 def check_kept(rendered: Rendered) -> None:
