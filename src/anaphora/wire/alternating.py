@@ -7,7 +7,7 @@ glue before a block depends only on the role before it, which makes appending ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -484,15 +484,15 @@ def locate(
     profile: Profile,
     tools: tuple[AnyTool, ...],
     runs: list[ChunkRun],
-    loaded: tuple[AnyTool, ...],
+    loaded: Mapping[str, int],
     nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
 ) -> MarkLocation:
-    """The chunk of a mark request, or the reason why there is none. `loaded` are the tools that
-    have chunks; `nested` counts the bytes of a part from the marker on a block inside it."""
+    """The chunk of a mark request, or the reason why there is none. `loaded` has the chunks of
+    tools; `nested` counts the bytes of a part from the marker on a block inside it."""
     if isinstance(request, ToolMark):
-        for index, tool in enumerate(loaded):
-            if tool.name == request.name:
-                return _marked_chunk(form, runs[0], index, 0, f"tool {request.name}")
+        index = loaded.get(request.name)
+        if index is not None:
+            return _marked_chunk(form, runs[0], index, 0, f"tool {request.name}")
         if any(tool.name == request.name for tool in tools):
             return f"tool {request.name} is deferred, so it cannot be cached"
         return f"no tool {request.name}"
@@ -500,8 +500,9 @@ def locate(
         position = system_block_index(call, request.index, profile)
         if position is None:
             return f"no system block {request.index}, or a blank one"
-        run = runs[1 if loaded else 0]
-        return _marked_chunk(form, run, position, len(loaded), f"system block {request.index}")
+        count = runs[0].count if runs[0].section == "tools" else 0
+        run = runs[1 if count else 0]
+        return _marked_chunk(form, run, position, count, f"system block {request.index}")
     match = find_message(runs, request.message_id)
     if match is None:
         return f"no message {request.message_id}"
@@ -516,9 +517,12 @@ def locate(
     message = run.source[run.log.message_of(chunks.start)] if chunks else None
     if message is None or not 0 <= request.path[0] < len(message.parts):
         return f"no {name}"
-    sent, position = form.sent_parts(message, profile), request.path[0]
-    chunk = chunks.start + sum(sent[:position])
-    if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
+    position, is_sent = request.path[0], True
+    chunk = chunks.start + position
+    if not form.as_sent:  # every part is a block there
+        sent = form.sent_parts(message, profile)
+        chunk, is_sent = chunks.start + sum(sent[:position]), sent[position]
+    if not is_sent or chunk >= chunks.stop:  # reasoning at the end may be left out
         return f"{name} is left out of the request"
     if len(request.path) > 1:
         inside = None if nested is None else nested(message.parts[position], request.path[1:])
@@ -526,6 +530,11 @@ def locate(
             return f"no {name} that can carry a marker"
         return first + chunk, _chunk_size(run, chunk) - inside
     return _marked_chunk(form, run, chunk, first, name)
+
+
+def tool_places(tools: Sequence[AnyTool]) -> dict[str, int]:
+    """The chunk of each tool by its name; of those with one name that of the first."""
+    return {tools[index].name: index for index in reversed(range(len(tools)))}
 
 
 def _marked_chunk(

@@ -93,12 +93,30 @@ class MarkPlace(NamedTuple):
     splice."""
 
 
+class PlacesOf:
+    """The places of messages, each of which is laid out once."""
+
+    def __init__(self, lay_out: Callable[[Message], Iterable[MarkPlace]]) -> None:
+        self._lay_out = lay_out
+        self._known: dict[int, dict[tuple[int, ...], list[MarkPlace]]] = {}
+
+    def below(self, message: Message, path: tuple[int, ...]) -> list[MarkPlace]:
+        """Those of a part of the message, and of the parts inside it."""
+        known = self._known.get(id(message))
+        if known is None:
+            known = self._known[id(message)] = {}
+            for place in self._lay_out(message):
+                for depth in range(len(place.path) + 1):
+                    known.setdefault(place.path[:depth], []).append(place)
+        return known.get(path, [])
+
+
 def locate(
     mark: MarkRequest,
     call: Call,
     profile: Profile,
     runs: list[ChunkRun],
-    places: Callable[[Message], Iterable[MarkPlace]],
+    places: PlacesOf,
     *,
     explicit: bool,
     held: Sequence[ChunkRun] = (),
@@ -125,8 +143,8 @@ def locate(
         return "a stored response holds it, so it is not sent"
     name, path = f"message {mark.message_id}", mark.path
     message = run.source[run.log.message_of(chunks.start)] if chunks else None
-    sent = [] if message is None else [p for p in places(message) if p.chunk < len(chunks)]
-    below = [place for place in sent if place.path[: len(path)] == path]
+    sent = [] if message is None else places.below(message, path)
+    below = [place for place in sent if place.chunk < len(chunks)]
     # The last one: a tool result may be several chunks.
     for place in reversed(below):
         if place.markable or profile.as_sent:

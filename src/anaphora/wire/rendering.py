@@ -132,19 +132,18 @@ def finish_rendering(
     nearest: Mapping[Ttl, Ttl],
     locate: Locate,
     notices: Iterable[Notice],
-    markers_of_wire: Mapping[Ttl, bytes] | None = None,
     **fields: Any,
 ) -> Rendered:
     """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
     be requested; `markers_of_wire` has all markers of the wire, if the model takes fewer; `fields`
     are the other fields of `Rendered`. Extras of other wires on tools and system blocks give
     notices."""
-    plan = call.ir.cache
+    plan, all_markers = call.ir.cache, fields.pop("markers_of_wire", markers)
     marks: tuple[Mark, ...] = ()
     frozen: int | None = None
     unmarked: list[Notice] = []
     if plan.marks or plan.frozen_through is not None:
-        kept = (markers_of_wire or markers) if profile.as_sent else None
+        kept = all_markers if profile.as_sent else None
         marks, frozen, unmarked = resolve_marks(plan, runs, nearest, locate, wire, markers, kept)
     ttl = None
     if markers and plan.message_ttl is not None:

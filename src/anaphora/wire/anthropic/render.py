@@ -4,7 +4,6 @@ order."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import msgspec
 
@@ -12,7 +11,12 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, PromptCachePlan
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Notice, Ttl
-from anaphora.wire.alternating import alternating_runs, locate, settled_chunks
+from anaphora.wire.alternating import (
+    alternating_runs,
+    locate,
+    settled_chunks,
+    tool_places,
+)
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
@@ -28,7 +32,7 @@ from .params import MARKERS, NEAREST, envelope_of, request_markers
 from .parts import (
     FORM,
     SENT_FORM,
-    bytes_after_marker,
+    InnerPlaces,
     deferred_tools,
     loaded_tools,
     system_log,
@@ -73,7 +77,8 @@ def render(
     runs += messages
     notices = [*notices, *message_notices]
     plan = call.ir.cache
-    nested = partial(bytes_after_marker, as_sent=profile.as_sent)
+    nested = InnerPlaces(profile.as_sent).bytes_after_marker
+    places = tool_places(loaded_tools(tools)) if plan.marks else {}
     return finish_rendering(
         call,
         profile,
@@ -84,7 +89,7 @@ def render(
         markers=markers,
         nearest=nearest,
         locate=lambda request: (
-            locate(form, request, call, profile, tools, runs, loaded_tools(tools), nested)
+            locate(form, request, call, profile, tools, runs, places, nested)
             if markers or profile.as_sent
             else "this provider takes no markers"
         ),

@@ -13,7 +13,12 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Ttl
-from anaphora.wire.alternating import alternating_runs, locate, settled_chunks
+from anaphora.wire.alternating import (
+    alternating_runs,
+    locate,
+    settled_chunks,
+    tool_places,
+)
 from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
@@ -67,6 +72,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         runs.append(run)
     messages, message_notices = alternating_runs(form, call, profile, previous)
     runs += messages
+    places_of_tools = tool_places(tools)
     return finish_rendering(
         call,
         profile,
@@ -80,7 +86,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         markers_of_wire=params.MARKERS,
         nearest=nearest_ttls(markers) or _ANY_TTL,
         locate=lambda request: (
-            locate(form, request, call, profile, tools, runs, tools)
+            locate(form, request, call, profile, tools, runs, places_of_tools)
             if markers or profile.as_sent
             else f"{call.model} takes no cache points"
         ),

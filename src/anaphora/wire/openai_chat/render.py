@@ -31,7 +31,7 @@ from anaphora.values import (
     ToolResult,
     Ttl,
 )
-from anaphora.wire.breakpoints import MarkPlace, key_slot, locate, options_free
+from anaphora.wire.breakpoints import MarkPlace, PlacesOf, key_slot, locate, options_free
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, policy_notices
 from anaphora.wire.openai import (
     block_log,
@@ -121,6 +121,7 @@ def render(
     if not blocks and not messages:
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
+    places = PlacesOf(lambda message: mark_places(message, traits))
     automatic = traits.options or (traits.as_sent and markers is None)
     return finish_rendering(
         call,
@@ -131,9 +132,7 @@ def render(
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
         markers=traits.markers,
         nearest=traits.nearest,
-        locate=lambda mark: locate(
-            mark, call, profile, runs, lambda m: mark_places(m, traits), explicit=traits.breakpoints
-        ),
+        locate=lambda mark: locate(mark, call, profile, runs, places, explicit=traits.breakpoints),
         markers_of_wire=MARKERS if markers is None else markers,
         notices=(*foreign, *_section_notices(call, blocks, traits), *notices),
         body_order=body_order(runs),

@@ -33,7 +33,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
+from anaphora.wire.breakpoints import NEAREST, MarkPlace, PlacesOf, key_slot, locate, options_free
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
@@ -121,6 +121,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     # Messages sent after a stored response are part of it next turn, joined differently.
     fresh = sent[0] if sent and continues(call) and not profile.as_sent else None
     body = [*before, *sent]
+    places = PlacesOf(partial(_mark_places, traits=traits))
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
     return finish_rendering(
@@ -132,7 +133,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages, fresh),
         markers=MARKERS if traits.explicit else {},
         nearest=NEAREST,
-        locate=lambda mark: _locate(mark, call, profile, runs, traits, unsent),
+        locate=lambda mark: _locate(mark, call, profile, runs, traits, unsent, places),
         markers_of_wire=MARKERS,
         notices=(*foreign, *notices),
         body_order=None if body == runs else tuple(map(runs.index, body)),
@@ -150,11 +151,11 @@ def _locate(
     runs: list[ChunkRun],
     traits: Traits,
     held: list[ChunkRun],
+    places: PlacesOf,
 ) -> MarkLocation:
     explicit = traits.explicit or profile.as_sent
     if isinstance(mark, BlockMark) and explicit and traits.system_slot != "message":
         return "instructions cannot carry a breakpoint"
-    places = partial(_mark_places, traits=traits)
     return locate(mark, call, profile, runs, places, explicit=traits.explicit, held=held)
 
 
