@@ -1,12 +1,14 @@
 """Messages of alternating roles as lists of blocks, which Anthropic and Converse take: the roles of
 system messages, reasoning that is left out, unknown fields of messages, and the volatile tail.
 
-A wire describes its blocks in a `MessageForm`; the runs of messages are in alternating_runs.py.
+A wire describes its blocks in a `MessageForm`. Neighbouring messages of one role become one. The
+glue before a block depends only on the role before it, which makes appending cheap and exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,9 +16,10 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Params, Segment
-from anaphora.rendered import ChunkRun, Kind, LogAppend
+from anaphora.prompt import BlockMark, Call, MarkRequest, Params, Segment, ToolMark
+from anaphora.rendered import ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
+    AnyTool,
     Conversation,
     Document,
     Image,
@@ -33,23 +36,26 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .message_runs import UNFINISHED_REASONING, ReasoningFollowed
+from .markers import MarkLocation, find_message
 from .parts import (
     bare_members,
-    has_extras,
     is_fields_part,
     note_foreign_fields,
     notices_below,
+    system_block_index,
     unknown_role,
 )
+from .rendering import previous_run
+from .runs import UNFINISHED_REASONING, ReasoningFollowed, RoleOf, extend_log
 
 #: The block of a part: its kind in the cache rules, the offset of a marker in it, and its bytes.
 Block: TypeAlias = tuple[Kind, int | None, bytes]
 #: Encodes a part, with notices; None if it is left out.
 Encoder: TypeAlias = Callable[[Any, list[Notice]], bytes | None]
 
-#: Looked up once: access to an enum member is slow.
-_TEXT_KIND = Kind.TEXT
+# Looked up once: access to an enum member is slow, and every turn needs it.
+_TAIL = SegmentRole.VOLATILE_TAIL
+_DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 
 ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
@@ -77,10 +83,8 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     whether the part is the assistant's."""
     is_unsigned: Callable[[Part, Profile], bool]
     """Whether reasoning lacks the signature that the model requires."""
-    text: bytes
-    """A text block up to its text."""
-    splices: tuple[int | None, int | None, int | None]
-    """The offsets of markers on texts, calls and results."""
+    marker: int
+    """The offset of a marker, counted from the end of its block."""
     text_beside_results: bool = True
     """Whether a text in a message with tool results takes a marker."""
     as_sent: bool = False
@@ -99,73 +103,70 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class RoleWithFields(str):
-    """The role of a message with unknown fields, which is not merged with its neighbours."""
-
-    __slots__ = ("fields",)
-    fields: bytes
-
-    def __new__(cls, role: str, fields: bytes) -> RoleWithFields:
-        made = super().__new__(cls, role)
-        made.fields = fields
-        return made
-
-
-class MessageEncoder:
-    """Encodes the messages of one segment. `before` is the wire role before the run, `after` the
-    role after it."""
+class SegmentEncoder:
+    """Adds the messages of a segment to its log. `before` is the wire role before the run, `after`
+    the role after it."""
 
     def __init__(
         self,
         form: MessageForm,
-        append: LogAppend,
-        messages: Sequence[Message],
-        segment: str,
+        segment: Segment,
+        profile: Profile,
         before: str | None,
         after: str | None,
-        profile: Profile,
     ) -> None:
         self.form = form
-        self.append = append
-        self.messages = messages
         self.segment = segment
+        self.where = segment.role.value
+        self.profile = profile
         self.before = before
         self.after = after
-        self.profile = profile
-        self.followed = ReasoningFollowed(messages, self._may_follow)
+
+    def add(self, append: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
+        """Add messages, which end the segment, after one of that wire role."""
+        self.append, self.new = append, new
+        self.followed = ReasoningFollowed(new, self._may_follow)
+        beside, watch = False, not self.form.text_beside_results
+        if watch:
+            beside = _ends_with_results(self.segment.messages, append.first_message)
+        for index, message in enumerate(new):
+            role, blocks = self._encode(index, last_role)
+            joined = joins(role, last_role)
+            beside = watch and (_has_results(message) or (joined and beside))
+            lead = b"" if last_role is None else b"]}," + opening(role)
+            if joined:
+                lead = b","
+            elif blocks:
+                append.open(role)
+                last_role = role
+            for kind, splice, block in blocks:
+                append.chunk(kind, lead + block, None if beside else splice)
+                lead = b","
+            append.end_message(message.id)
 
     @property
     def place(self) -> str:
         """The message that is being rendered, for errors and notices."""
-        return f"{self.segment}[{self.append.message}]"
+        return f"{self.where}[{self.append.message}]"
 
-    def encode(self, index: int, last_role: str | None) -> tuple[str, list[Block]]:
+    def _encode(self, index: int, last_role: str | None) -> tuple[str, list[Block]]:
         """The wire role of a message, and its blocks; notices are added."""
-        append, form, message = self.append, self.form, self.messages[index]
-        parts, foreign = message.parts, False
+        append, form, message = self.append, self.form, self.new[index]
+        parts = message.parts
         role = ROLES.get(message.role) or self._system_role(index, last_role)
-        last = parts[-1] if parts else None
-        if type(last) is Opaque and is_fields_part(last, (form.wire,), form.fields):
-            role = self._role_with_fields(message, last, role)
+        if parts and is_fields_part(parts[-1], (form.wire,), form.fields):
+            role = self._role_with_fields(message, role)
         blocks: list[Block] = []
         for part, value in enumerate(parts):
             try:
-                if type(value) is Text and value.extras is None and value.text.strip():
-                    block = form.text + string(value.text) + b"}"
-                    blocks.append((_TEXT_KIND, form.splices[0], block))
-                else:
-                    foreign = foreign or has_extras(value)
-                    blocks += self._block(index, part, value, role == "assistant")
+                blocks += self._block(index, part, value, role == "assistant")
             except InvalidRequest as problem:
                 raise problem.within(f"{self.place}.parts[{part}]") from None
-        if foreign:
-            note_foreign_fields(append, message, form.wire, self.place)
+        note_foreign_fields(append, message, form.wire, self.place)
         if form.as_sent:
-            if not blocks:  # an empty message of its own
-                role = role if isinstance(role, RoleWithFields) else RoleWithFields(role, b"")
-                blocks = [(Kind.OTHER, None, b"")]
-            return role, blocks
-        if not blocks and isinstance(role, RoleWithFields):
+            # Without blocks it is an empty message of its own.
+            return (role, blocks) if blocks else (_own(role), [(Kind.OTHER, None, b"")])
+        if not blocks and isinstance(role, RoleOf):
             append.notice(_fields_left_out("a message without content", self.place))
         if not parts:
             reason = "a message without parts is left out"
@@ -177,42 +178,40 @@ class MessageEncoder:
         kind, splice, encode = self.form.encoder_for(value, assistant)
         notices: list[Notice] = []
         block = encode(value, notices)
-        if type(value) is not ToolCall and block is not None:
-            left_out = self._left_out(index, part)
-            if left_out is not None:
-                notices.append(left_out)
-                block = None
-        if notices:
-            for notice in notices_below(notices, f"{self.place}.parts[{part}]"):
-                self.append.notice(notice)
+        if block is not None and (left_out := self._left_out(index, part, value)) is not None:
+            notices.append(left_out)
+            block = None
+        for notice in notices_below(notices, f"{self.place}.parts[{part}]") if notices else ():
+            self.append.notice(notice)
         return [] if block is None else [(kind, splice, block)]
 
-    def _left_out(self, index: int, part: int) -> Notice | None:
+    def _left_out(self, index: int, part: int, value: Part) -> Notice | None:
         """Why reasoning, or white space after it, is not sent back; None if it is sent."""
-        if self.form.as_sent:
+        if self.form.as_sent or not isinstance(value, Text | Thinking):
             return None
-        message = self.messages[index]
-        value = message.parts[part]
+        message = self.new[index]
         ends = isinstance(value, Thinking) or (_is_blank(value) and _only_reasoning(message))
         if ends and message.role == "assistant" and not self.followed(index, part):
             return UNFINISHED_REASONING
         return UNSIGNED if self.form.is_unsigned(value, self.profile) else None
 
-    def _role_with_fields(self, message: Message, fields: Opaque, role: str) -> str:
+    def _role_with_fields(self, message: Message, role: str) -> str:
         """The role of a message with unknown fields. A system message that is sent as user text
         goes without them."""
+        fields = message.parts[-1]
+        assert isinstance(fields, Opaque)
         path = f"{self.place}.parts[{len(message.parts) - 1}].json"
         members = bare_members(fields.json, path)
         if message.role == "system" and role != "system":
             whose = "a system message that is sent as user text"
             self.append.notice(_fields_left_out(whose, self.place))
             return role
-        return RoleWithFields(role, members) if members else role
+        return RoleOf(role, members) if members else role
 
     def _system_role(self, index: int, last_role: str | None) -> str:
         """A system message inside the history stays one if the model accepts it there: after a user
         turn, and before an assistant turn or at the end."""
-        if (role := self.messages[index].role) != "system":
+        if (role := self.new[index].role) != "system":
             raise unknown_role(role, f"{self.place}.role")
         if self.form.as_sent:
             return "system"
@@ -220,7 +219,7 @@ class MessageEncoder:
         if (
             self.profile.mid_conversation_system.value
             and (last_role or self.before) in ("user", "system")
-            and _assistant_follows(self.form, self.messages, index + 1, self.after)
+            and _assistant_follows(self.form, self.new, index + 1, self.after)
         ):
             return "system"
         reason = "this model accepts no system message here, so it is sent as user text"
@@ -232,8 +231,9 @@ class MessageEncoder:
         assistant = role == "assistant"
         if assistant and _is_blank(part):
             return None
-        plain = isinstance(part, ToolCall | ToolResult)
-        if plain or (isinstance(part, Text) and part.text.strip()):
+        if isinstance(part, ToolCall | ToolResult) or (
+            isinstance(part, Text) and part.text.strip()
+        ):
             return assistant  # known without encoding it
         try:
             return assistant if self.form.is_sent(part, assistant) else None
@@ -260,8 +260,97 @@ def _is_blank(part: Part) -> bool:
     return isinstance(part, Text) and not part.text.strip()
 
 
+def _has_results(message: Message) -> bool:
+    return any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _ends_with_results(messages: Sequence[Message], count: int) -> bool:
+    """Whether the next message after so many would be sent together with tool results."""
+    while count and messages[count - 1].role not in ("assistant", "system"):
+        count -= 1
+        if _has_results(messages[count]):
+            return True
+    return False
+
+
 def _fields_left_out(whose: str, place: str) -> Notice:
     return Notice("fields_left_out", f"the fields of {whose} are left out", place)
+
+
+# ── Roles and glue ────────────────────────────────────────────────────────────────────────────────
+
+_OPENINGS = {
+    role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
+}
+
+
+def opening(role: str) -> bytes:
+    """A message up to its first block."""
+    fields = role.fields if isinstance(role, RoleOf) else b""
+    if fields:
+        return b'{"role":%b,%b,"content":[' % (string(role), fields)
+    return _OPENINGS[role]
+
+
+def joins(role: str, last: str | None) -> bool:
+    """Whether a message is merged into the one before it."""
+    return role == last and type(role) is str and type(last) is str
+
+
+def _own(role: str) -> RoleOf:
+    """The role of a message that is not merged."""
+    return role if isinstance(role, RoleOf) else RoleOf(role)
+
+
+# ── Runs ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def alternating_runs(
+    form: MessageForm, call: Call, profile: Profile, previous: Rendered | None
+) -> tuple[list[ChunkRun], list[Notice]]:
+    """One run per segment, glued to the one before it."""
+    segments = call.ir.body_runs()
+    runs: list[ChunkRun] = []
+    notices: list[Notice] = []
+    for index, segment in enumerate(segments):
+        if segment.role is _TAIL:
+            segment, runs, notice = place_tail(segment, runs, call.params, profile)
+            notices += [notice] if notice else []
+        before, after = runs[-1].last_role if runs else None, _role_after(form, segments, index)
+        last = previous_run(previous, "messages", segment.role)
+        add = SegmentEncoder(form, segment, profile, before, after).add
+        unchanged = partial(_unchanged_count, form, segment.messages, last, before, after)
+        log, count, more = extend_log(segment.messages, last, add, unchanged)
+        notices += more
+        if count:
+            lead, message, block = _joint(runs[-1] if runs else None, before, log.roles[0])
+            run = ChunkRun(
+                "messages",
+                log,
+                count,
+                role=segment.role,
+                lead=lead,
+                source=segment.messages,
+                first_message=message,
+                first_block=block,
+                before=before,
+                after=after,
+            )
+            runs.append(run)
+    if not runs:
+        raise InvalidRequest(f"{form.host} needs at least one message with content", path="ir")
+    runs[-1] = msgspec.structs.replace(runs[-1], close=b"]}]")
+    return runs, notices
+
+
+def _joint(last: ChunkRun | None, before: str | None, role: str) -> tuple[bytes, int, int]:
+    """The glue between two runs, and where the second begins: message on the wire, block in it."""
+    if last is None:
+        return b'"messages":[' + opening(role), 0, 0
+    message, block = last.position(last.count - 1)
+    if joins(role, before):
+        return b",", message, block + 1
+    return b"]}," + opening(role), message + 1, 0
 
 
 # ── System messages ───────────────────────────────────────────────────────────────────────────────
@@ -274,17 +363,17 @@ def undecided_start(form: MessageForm, messages: Conversation, end: int) -> int:
     return end
 
 
-def unchanged_count(
+def _unchanged_count(
     form: MessageForm,
     messages: Conversation,
-    shared: int,
-    last: ChunkRun,
+    last: ChunkRun | None,
     before: str | None,
     after: str | None,
+    shared: int,
 ) -> int:
     """How many of the shared messages may keep their bytes: the role of a system message depends
     on its neighbours."""
-    if (last.before, last.after) != (before, after):
+    if last is None or (last.before, last.after) != (before, after):
         return 0
     start = undecided_start(form, messages, shared)
     follows = _assistant_follows(form, messages, start, after)
@@ -301,6 +390,33 @@ def _assistant_follows(
             return message.role == "assistant"
         index += 1
     return after in (None, "assistant")
+
+
+def settled_chunks(form: MessageForm, runs: list[ChunkRun]) -> int:
+    """The chunks before a system message that ends the conversation: until the assistant answers,
+    the next message may still change its role."""
+    first = 0
+    for run in runs:
+        if run.role is _HISTORY and run.log.contextual:
+            start = undecided_start(form, run.source, len(run.source))
+            decided = run.log.message_ends[start - 1] if start else 0
+            if start < len(run.source) and decided < run.count:
+                return first + decided
+        first += run.count
+    return first
+
+
+def _role_after(form: MessageForm, segments: tuple[Segment, ...], index: int) -> str | None:
+    """The role of the next message with content after a segment. After the conversation it is that
+    of the reply, or of the dynamic context if that was moved there; the volatile tail is placed
+    separately."""
+    for following in segments[index + 1 :]:
+        if segments[index].role is _HISTORY and following.role is not _DYNAMIC:
+            break
+        for message in following.messages:
+            if has_content(form, message):
+                return message.role
+    return None
 
 
 # ── The volatile tail ─────────────────────────────────────────────────────────────────────────────
@@ -356,3 +472,73 @@ def _into_result(
     message = Message(id=tail.messages[0].id, role="tool", parts=(combined,))
     before = [msgspec.structs.replace(last, count=last.count - 1)] if last.count > 1 else []
     return Segment(tail.role, Conversation([message])), [*runs[:-1], *before], None
+
+
+# ── Marks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def locate(
+    form: MessageForm,
+    request: MarkRequest,
+    call: Call,
+    profile: Profile,
+    tools: tuple[AnyTool, ...],
+    runs: list[ChunkRun],
+    loaded: tuple[AnyTool, ...],
+    nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
+) -> MarkLocation:
+    """The chunk of a mark request, or the reason why there is none. `loaded` are the tools that
+    have chunks; `nested` counts the bytes of a part from the marker on a block inside it."""
+    if isinstance(request, ToolMark):
+        for index, tool in enumerate(loaded):
+            if tool.name == request.name:
+                return _marked_chunk(form, runs[0], index, 0, f"tool {request.name}")
+        if any(tool.name == request.name for tool in tools):
+            return f"tool {request.name} is deferred, so it cannot be cached"
+        return f"no tool {request.name}"
+    if isinstance(request, BlockMark):
+        position = system_block_index(call, request.index, profile)
+        if position is None:
+            return f"no system block {request.index}, or a blank one"
+        run = runs[1 if loaded else 0]
+        return _marked_chunk(form, run, position, len(loaded), f"system block {request.index}")
+    match = find_message(runs, request.message_id)
+    if match is None:
+        return f"no message {request.message_id}"
+    run, first, chunks = match
+    name = f"message {request.message_id}"
+    if chunks.stop > run.count:
+        return f"{name} carries the state this turn, so it cannot be cached"
+    if not request.path:
+        last = next((chunk for chunk in reversed(chunks) if run.log.splices[chunk] >= 0), None)
+        return f"no part of {name} can carry a marker" if last is None else (first + last, None)
+    name = f"part {list(request.path)} of {name}"
+    message = run.source[run.log.message_of(chunks.start)] if chunks else None
+    if message is None or not 0 <= request.path[0] < len(message.parts):
+        return f"no {name}"
+    sent, position = form.sent_parts(message, profile), request.path[0]
+    chunk = chunks.start + sum(sent[:position])
+    if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
+        return f"{name} is left out of the request"
+    if len(request.path) > 1:
+        inside = None if nested is None else nested(message.parts[position], request.path[1:])
+        if inside is None:
+            return f"no {name} that can carry a marker"
+        return first + chunk, _chunk_size(run, chunk) - inside
+    return _marked_chunk(form, run, chunk, first, name)
+
+
+def _marked_chunk(
+    form: MessageForm, run: ChunkRun, chunk: int, first: int, name: str
+) -> MarkLocation:
+    """A chunk of a run whose first one is `first`."""
+    if run.log.splices[chunk] >= 0:
+        return first + chunk, None
+    if form.as_sent:
+        return first + chunk, _chunk_size(run, chunk) + form.marker
+    return f"{name} takes no marker"
+
+
+def _chunk_size(run: ChunkRun, chunk: int) -> int:
+    lead = len(run.lead) if chunk == 0 else 0
+    return lead + run.log.ends[chunk] - run.log.start(chunk)

@@ -13,7 +13,6 @@ from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
-    Call,
     OutputSchema,
     Params,
     PromptBlock,
@@ -40,12 +39,9 @@ from anaphora.values import (
 from anaphora.values.codec import check_object
 from anaphora.wire.markers import BEFORE_BRACE
 from anaphora.wire.params import (
-    FORCED_TOOLS,
     Param,
     ParamTable,
-    check_tool_choice,
     encode_only,
-    forces_tools,
     schema_object,
 )
 from anaphora.wire.parts import partition, render_items
@@ -318,7 +314,6 @@ def tool_choice_params(opening: bytes, close: bytes, name_of: Callable[[Any], st
     `close`; `name_of` reads it."""
 
     def encode(choice: ToolChoice) -> bytes:
-        check_tool_choice(choice)
         if choice.name is None:
             return string(choice.mode)
         return opening + string(choice.name) + close
@@ -337,11 +332,6 @@ def tool_choice_params(opening: bytes, close: bytes, name_of: Callable[[Any], st
         Param("tool_choice.name", "tool_choice", encode=skip, decode=name),
         Param("tool_choice.parallel", "parallel_tool_calls"),
     ]
-
-
-def check_forced_tools(call: Call, profile: Profile) -> None:
-    if forces_tools(call.params) and profile.refuses("forced_tools"):
-        raise InvalidRequest(f"{call.model} refuses {FORCED_TOOLS}", path="params.tool_choice")
 
 
 def schema_members(output: OutputSchema) -> bytes:

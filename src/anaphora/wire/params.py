@@ -6,7 +6,7 @@ fields, decode a request's fields into parameters, and give notices for paramete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Feature, Profile
+from anaphora.catalog import Feature
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     Call,
@@ -28,7 +28,7 @@ from anaphora.prompt import (
 from anaphora.values import Extras, Notice
 from anaphora.values.codec import check_object
 
-from .parts import foreign_extras
+from .parts import foreign_extras, merge_fields
 from .reading import object_members, request_error
 
 ANTHROPIC_TIERS = ("standard_only",)
@@ -117,6 +117,13 @@ class ParamTable:
             )
             for path, rows in objects.items()
         ]
+
+    def sends(self, name: str) -> bool:
+        """Whether a parameter, or a part of it, has a request field."""
+        group = name.partition(".")[0]
+        return any(
+            row.name in (name, group) or row.name.startswith(f"{name}.") for row, _ in self._encoded
+        )
 
     def encode(self, call: Call) -> FieldTree:
         """The request fields of the call's parameters."""
@@ -218,25 +225,6 @@ def _joined(value: Any) -> bytes:
     return b"{" + b",".join(string(n) + b":" + _joined(v) for n, v in value.items()) + b"}"
 
 
-def check_refused(
-    call: Call, profile: Profile, checks: Iterable[tuple[bool, Feature, str, str]]
-) -> None:
-    """Raise for parameters that the provider would answer with a 400. A check is: whether the call
-    uses the feature, the feature that the model may lack, the parameter, and its description."""
-    for wanted, feature, field, description in checks:
-        if wanted and profile.refuses(feature):
-            raise InvalidRequest(f"{call.model} refuses {description}", path=f"params.{field}")
-
-
-def sampling_checks(params: Params, *altered: str) -> Iterable[tuple[bool, Feature, str, str]]:
-    """The checks of sampling parameters; `altered` may be required to be 1."""
-    for name in ("temperature", "top_p", "top_k"):
-        yield getattr(params, name) is not None, "sampling", name, f"a {name}"
-    for name in altered:
-        unchanged = getattr(params, name) in (None, 1)
-        yield not unchanged, "altered_sampling", name, f"any {name} but 1"
-
-
 #: For error messages: the feature that a model without `forced_tools` refuses.
 FORCED_TOOLS = "a forced tool choice; use auto or none"
 
@@ -251,8 +239,42 @@ def has_thinking_budget(params: Params) -> bool:
     return params.reasoning is not None and params.reasoning.mode == "enabled"
 
 
-def check_tool_choice(choice: ToolChoice) -> None:
-    if (choice.mode == "tool") != (choice.name is not None):
+def _disables_thinking(params: Params) -> bool:
+    return params.reasoning is not None and params.reasoning.mode == "disabled"
+
+
+#: The feature that a model may lack, the parameter that uses it, its description, and whether a
+#: call uses it.
+_FEATURES: tuple[tuple[Feature, str, str, Callable[[Params], bool]], ...] = (
+    ("forced_tools", "tool_choice", FORCED_TOOLS, forces_tools),
+    (
+        "forced_tools_while_thinking",
+        "tool_choice",
+        "a forced tool choice while it thinks; use auto or none",
+        lambda params: forces_tools(params) and has_thinking_budget(params),
+    ),
+    ("disabled_thinking", "reasoning.mode", "thinking turned off", _disables_thinking),
+    ("budgeted_thinking", "reasoning.mode", "thinking with a budget", has_thinking_budget),
+    ("sampling", "temperature", "a temperature", lambda p: p.temperature is not None),
+    ("sampling", "top_p", "a top_p", lambda p: p.top_p is not None),
+    ("sampling", "top_k", "a top_k", lambda p: p.top_k is not None),
+    (
+        "altered_sampling",
+        "temperature",
+        "any temperature but 1",
+        lambda p: p.temperature not in (None, 1),
+    ),
+    ("altered_sampling", "top_p", "any top_p but 1", lambda p: p.top_p not in (None, 1)),
+)
+
+
+def check_features(call: Call, table: ParamTable, refuses: Callable[[Feature], bool]) -> None:
+    """Raise for parameters that the wire sends and the provider would answer with a 400."""
+    for feature, field, description, is_used in _FEATURES:
+        if is_used(call.params) and refuses(feature) and table.sends(field):
+            raise InvalidRequest(f"{call.model} refuses {description}", path=f"params.{field}")
+    choice = call.params.tool_choice
+    if choice is not None and (choice.mode == "tool") != (choice.name is not None):
         raise InvalidRequest(
             "mode 'tool' needs the tool's name, and only that mode takes one",
             path="params.tool_choice.name",
@@ -288,17 +310,6 @@ def closing_members(
             bytes(extra) if field is None else merge_fields(field, extra, f"{path}.{name}")
         )
     return _members(fields)
-
-
-def merge_fields(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
-    """Merge two objects. A member in both is an error, unless it is an object itself."""
-    if field[:1] == b"{" and bytes(extra)[:1] == b"{":
-        whole = object_members(field, path, request_error)
-        more = object_members(extra, path, request_error)
-        for name in sorted(whole.keys() & more.keys()):
-            more[name] = msgspec.Raw(merge_fields(bytes(whole[name]), more[name], f"{path}.{name}"))
-        return b"{" + _members({**whole, **more})[1:] + b"}"
-    raise InvalidRequest("a parameter of the call already sets this; remove one of them", path=path)
 
 
 def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:

@@ -95,9 +95,23 @@ def extra_members(extras: Extras | None, wire: str) -> bytes:
     return bare_members(extras[wire], f"extras.{wire}")
 
 
-def closing(extras: Extras | None, wire: str) -> bytes:
-    """The end of an object, with the extras of that wire."""
-    return b"}" if extras is None else following_extras(extras, wire) + b"}"
+def merged(block: bytes, extras: Extras | None, wire: str) -> bytes:
+    """An object with the extras of that wire as further members, also inside objects of it."""
+    if extras is None or wire not in extras:
+        return block
+    path = f"extras.{wire}"
+    return merge_fields(block, check_object(extras[wire], path=path).encode(), path)
+
+
+def merge_fields(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
+    """Merge two objects. A member in both is an error, unless it is an object itself."""
+    if field[:1] == b"{" and bytes(extra).lstrip()[:1] == b"{":
+        whole = object_members(field, path, request_error)
+        more = object_members(extra, path, request_error)
+        for name in sorted(whole.keys() & more.keys()):
+            more[name] = msgspec.Raw(merge_fields(bytes(whole[name]), more[name], f"{path}.{name}"))
+        return encode_members({**whole, **more})
+    raise InvalidRequest("the call already sets this; remove one of them", path=path)
 
 
 def own_members(extras: Extras | None, wire: str) -> Members:
@@ -105,24 +119,6 @@ def own_members(extras: Extras | None, wire: str) -> Members:
     if extras is None or wire not in extras:
         return {}
     return decode_members(check_object(extras[wire], path=f"extras.{wire}"))
-
-
-def following_extras(extras: Extras | None, wire: str) -> bytes:
-    """The extras of that wire after other members of an object: with a comma before them."""
-    members = extra_members(extras, wire)
-    return b"," + members if members else b""
-
-
-def inner_and_outer(extras: Extras | None, wire: str, field: str) -> tuple[bytes, bytes]:
-    """The extras inside the object `field`, and beside it; each with its leading comma."""
-    if extras is None or wire not in extras:
-        return b"", b""
-    path = f"extras.{wire}"
-    outer = object_members(extras[wire].encode(), path, request_error)
-    raw = outer.pop(field, None)
-    if raw is None or bytes(raw) == b"null":
-        return b"", following(outer)
-    return following(object_members(raw, f"{path}.{field}", request_error)), following(outer)
 
 
 def following(members: Members) -> bytes:

@@ -6,10 +6,10 @@ rendered prompt and its plan into a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
@@ -20,7 +20,6 @@ from anaphora.rendered import (
     ChunkLog,
     ChunkRun,
     Envelope,
-    LogAppend,
     Mark,
     Plan,
     Rendered,
@@ -29,18 +28,11 @@ from anaphora.rendered import (
 from anaphora.rendered.log import Piece
 from anaphora.values import (
     AnyTool,
-    Conversation,
-    Message,
     Notice,
     ProviderTool,
-    Refusal,
     Section,
     SegmentRole,
-    Text,
-    Thinking,
     Tool,
-    ToolCall,
-    ToolResult,
     Ttl,
 )
 
@@ -50,16 +42,12 @@ from .parts import foreign_sections, with_deferred
 
 T = TypeVar("T")
 
-#: Appends messages to a log, given the wire role before them.
-AddMessages: TypeAlias = Callable[[LogAppend, Sequence[Message], str | None], None]
-
 # Looked up once: access to an enum member is slow, and every turn needs it.
 _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 
 _FUNCTIONS = frozenset({Tool})
-_TEXTS, _DECIDING = (Text, Refusal), (ToolCall, ToolResult, Thinking)
 _extras_of = attrgetter("extras")
 
 
@@ -128,54 +116,6 @@ def previous_run(
             if run.section == section and run.role is role:
                 return run
     return None
-
-
-def extend_log(
-    messages: Conversation, last: ChunkRun | None, shared: int, add: AddMessages
-) -> tuple[ChunkLog, int]:
-    """A log that holds these messages, and how many of its chunks they take.
-
-    The first `shared` messages are the last turn's: their chunks are kept, and only the rest is
-    rendered.
-    """
-    count = len(messages)
-    shared = settled_count(messages, shared, 0 if last is None else len(last.source))
-    if last is None or not shared:
-        append = LogAppend()
-        add(append, messages[:], None)
-        log = ChunkLog(append)
-        return log, len(log)
-    log = last.log
-    end = log.message_ends[shared - 1]
-    if shared < count:
-        role = log.role_of(end - 1) if end else None
-        append = LogAppend(end, shared)
-        add(append, messages[shared:], role)
-        log = log.append(append)
-        end = log.message_ends[count - 1]
-    return log, end
-
-
-def settled_count(messages: Conversation, shared: int, before: int) -> int:
-    """How many of the shared messages keep their bytes: reasoning at their end is sent if the
-    assistant continues in the messages after them (see message_runs.py), which may be new or
-    removed. `before` is how many messages the last turn had."""
-    if shared < max(len(messages), before):
-        while shared and not _settles_reasoning(messages[shared - 1]):
-            shared -= 1
-    return shared
-
-
-def _settles_reasoning(message: Message) -> bool:
-    """Whether a message ends with something that decides about the reasoning before it. Reasoning
-    does not, nor do parts that may be left out."""
-    for part in reversed(message.parts):
-        if isinstance(part, _TEXTS):
-            if part.text and not part.text.isspace():
-                return True
-        elif isinstance(part, _DECIDING):
-            return not isinstance(part, Thinking)
-    return False
 
 
 # ── The rendered prompt ──────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,7 @@ SAID: list[tuple[Part, bytes]] = [
     (Text("é 日 🙂"), '{"type":"text","text":"é 日 🙂"}'.encode()),
     (
         Text("cited", extras={"anthropic": '{"citations": [ {"type":"x"} ]}'}),
-        b'{"type":"text","text":"cited","citations": [ {"type":"x"} ]}',
+        b'{"type":"text","text":"cited","citations":[ {"type":"x"} ]}',
     ),
     (Text("t", extras={"anthropic": "{}"}), b'{"type":"text","text":"t"}'),
     (Text("t", extras={"anthropic": ' { "a":1 } '}), b'{"type":"text","text":"t","a":1}'),

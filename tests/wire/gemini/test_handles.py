@@ -282,26 +282,6 @@ def test_a_handle_of_the_caller_is_not_replaced() -> None:
         gemini.assemble(rendered, behind(rendered, 2))
 
 
-@pytest.mark.parametrize(
-    "more, path",
-    [
-        ({"tools": (Tool("look"),)}, "tools"),
-        ({"params": Params(tool_choice=ToolChoice("none"))}, "params.tool_choice"),
-        ({"ir": PromptIR.chat(TALK, system="x")}, "system"),
-    ],
-)
-def test_nothing_that_a_handle_froze_may_be_sent_beside_it(more: Any, path: str) -> None:
-    """Gemini refuses it; so do we, with the field."""
-    call = Call(
-        ir=PromptIR.chat(TALK),
-        model=MODEL,
-        extras={"gemini": '{"cachedContent":"cachedContents/y"}'},
-    )
-    with pytest.raises(InvalidRequest) as caught:
-        render(replace(call, **more))
-    assert caught.value.path == path
-
-
 # ── The SDK sends the same ───────────────────────────────────────────────────────────────────────
 
 genai = pytest.importorskip("google.genai")

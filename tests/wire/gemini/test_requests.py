@@ -849,7 +849,7 @@ def test_invalid_calls_are_rejected(call: Call, path: str) -> None:
         (
             "budgeted_thinking",
             Params(reasoning=Reasoning("enabled", budget_tokens=9)),
-            "params.reasoning.budget_tokens",
+            "params.reasoning.mode",
         ),
         ("sampling", Params(top_k=3), "params.top_k"),
         ("altered_sampling", Params(temperature=0.2), "params.temperature"),

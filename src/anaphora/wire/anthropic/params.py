@@ -16,17 +16,13 @@ from anaphora.values import Extras, Notice, Ttl
 from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.markers import with_members
 from anaphora.wire.params import (
-    FORCED_TOOLS,
     Param,
     ParamTable,
-    check_refused,
-    check_tool_choice,
+    check_features,
     closing_members,
     common_notices,
     comparison_id,
     encode_only,
-    forces_tools,
-    has_thinking_budget,
     joined_fields,
     schema_object,
     schema_only_notices,
@@ -177,43 +173,17 @@ def envelope_of(call: Call, profile: Profile, source: object, own: bool = True) 
 
 def _check(call: Call, profile: Profile) -> None:
     """Raise for parameters that the provider would answer with a 400."""
-    params, reasoning = call.params, call.params.reasoning
-    mode = reasoning.mode if reasoning is not None else None
-    forced = forces_tools(params)
-    check_refused(
-        call,
-        profile,
-        (
-            (forced, "forced_tools", "tool_choice", FORCED_TOOLS),
-            (
-                forced and has_thinking_budget(params),
-                "forced_tools_while_thinking",
-                "tool_choice",
-                "a forced tool choice while it thinks; use auto or none",
-            ),
-            (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
-            (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
-            (params.temperature is not None, "sampling", "temperature", "sampling parameters"),
-            (params.top_p is not None, "sampling", "top_p", "sampling parameters"),
-            (params.top_k is not None, "sampling", "top_k", "sampling parameters"),
-        ),
-    )
-    if params.tool_choice is not None:
-        check_tool_choice(params.tool_choice)
-    if mode == "enabled" and reasoning is not None and (reasoning.budget_tokens or 0) < 1024:
+    check_features(call, PARAMS, profile.refuses)
+    reasoning = call.params.reasoning
+    if (
+        reasoning is not None
+        and reasoning.mode == "enabled"
+        and (reasoning.budget_tokens or 0) < 1024
+    ):
         raise InvalidRequest(
             "thinking with a budget needs one of at least 1024 tokens",
             path="params.reasoning.budget_tokens",
         )
-    if call.ir.cache.prewarm or params.max_tokens == 0:
-        for wanted, field in (
-            (params.stream, "stream"),
-            (mode == "enabled", "reasoning.mode"),
-            (isinstance(params.output, OutputSchema), "output"),
-            (forced, "tool_choice"),
-        ):
-            if wanted:
-                raise InvalidRequest("a pre-warm call takes none", path=f"params.{field}")
 
 
 def notices(call: Call) -> list[Notice]:

@@ -44,9 +44,11 @@ from anaphora.wire.alternating import UNSIGNED, Encoder, MessageForm
 from anaphora.wire.parts import (
     check_image,
     check_part,
-    closing,
+    following,
     is_fields_part,
+    merged,
     object_arguments,
+    own_members,
     render_items,
 )
 from anaphora.wire.reading import (
@@ -64,7 +66,7 @@ from .types import MESSAGE_FIELDS, UNSIGNED_KEY, WIRE
 Notices: TypeAlias = list[Notice]
 
 TEXT = b'{"type":"text","text":'
-TOOL_CALL = b'{"type":"tool_use","id":%b,"name":%b,"input":%b'
+TOOL_CALL = b'{"type":"tool_use","id":%b,"name":%b,"input":%b}'
 TOOL_RESULT = b'{"type":"tool_result","tool_use_id":%b,"content":['
 #: The offset of a block's marker, counted back from the block's end.
 BEFORE_BRACE = -1
@@ -132,8 +134,8 @@ def _tool(tool: AnyTool) -> bytes:
     schema = check_object(tool.schema, path="schema").encode()
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
     name = b'{"name":' + string(tool.name)
-    end = strict + closing(tool.extras, WIRE)
-    return name + description + b',"input_schema":' + schema + end
+    definition = name + description + b',"input_schema":' + schema + strict + b"}"
+    return merged(definition, tool.extras, WIRE)
 
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────
@@ -152,7 +154,7 @@ def _assistant_text(part: Text, notices: Notices) -> bytes | None:
 
 
 def _text_block(text: str, extras: Extras | None = None) -> bytes:
-    return TEXT + string(text) + closing(extras, WIRE)
+    return merged(TEXT + string(text) + b"}", extras, WIRE)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
@@ -162,7 +164,8 @@ def _image(part: Image, notices: Notices) -> bytes | None:
         notices.append(
             Notice("detail_unsupported", "Anthropic has no image detail; left out", "detail")
         )
-    return source and b'{"type":"image","source":' + source + closing(part.extras, WIRE)
+    image = b'{"type":"image","source":' + (source or b"") + b"}"
+    return None if source is None else merged(image, part.extras, WIRE)
 
 
 def _document(part: Document, notices: Notices) -> bytes | None:
@@ -171,7 +174,8 @@ def _document(part: Document, notices: Notices) -> bytes | None:
         return None
     title = b"" if part.title is None else b',"title":' + string(part.title)
     context = b"" if part.context is None else b',"context":' + string(part.context)
-    return b'{"type":"document","source":' + source + title + context + closing(part.extras, WIRE)
+    document = b'{"type":"document","source":' + source + title + context + b"}"
+    return merged(document, part.extras, WIRE)
 
 
 def _audio(_: Audio, notices: Notices) -> None:
@@ -200,8 +204,8 @@ def _source(source: Source, notices: Notices) -> bytes | None:
 
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     names = string(part.id), string(part.name)
-    end = b"}" if part.extras is None else closing(part.extras, WIRE)
-    return TOOL_CALL % (*names, object_arguments(part.arguments, notices)) + end
+    call = TOOL_CALL % (*names, object_arguments(part.arguments, notices))
+    return merged(call, part.extras, WIRE)
 
 
 def _tool_result(part: ToolResult, notices: Notices, as_sent: bool = False) -> bytes:
@@ -219,7 +223,11 @@ def _tool_result(part: ToolResult, notices: Notices, as_sent: bool = False) -> b
 
 def _result_end(part: ToolResult) -> bytes:
     """A tool result after its last block."""
-    return (b'],"is_error":true' if part.error else b"]") + closing(part.extras, WIRE)
+    return (
+        (b'],"is_error":true' if part.error else b"]")
+        + following(own_members(part.extras, WIRE))
+        + b"}"
+    )
 
 
 def _result_blocks(
@@ -304,11 +312,10 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         start = b'{"type":"thinking","thinking":' + string(part.text)
         if part.extras is None or UNSIGNED_KEY not in part.extras:
             start += b',"signature":' + string(part.signature)
-        return start + closing(part.extras, WIRE)
+        return merged(start + b"}", part.extras, WIRE)
     if part.data is not None:
-        return (
-            b'{"type":"redacted_thinking","data":' + string(part.data) + closing(part.extras, WIRE)
-        )
+        redacted = b'{"type":"redacted_thinking","data":' + string(part.data) + b"}"
+        return merged(redacted, part.extras, WIRE)
     notices.append(UNSIGNED)
     return None
 
@@ -381,8 +388,7 @@ FORM = MessageForm(
     fields=MESSAGE_FIELDS,
     encoder_for=encoder_for,
     is_unsigned=is_unsigned,
-    text=TEXT,
-    splices=(BEFORE_BRACE, BEFORE_BRACE, BEFORE_BRACE),
+    marker=BEFORE_BRACE,
 )
 #: Messages as another program wrote them.
 SENT_FORM = msgspec.structs.replace(

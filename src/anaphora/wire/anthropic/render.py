@@ -12,11 +12,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, PromptCachePlan
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Notice, Ttl
-from anaphora.wire.alternating_runs import (
-    alternating_runs,
-    locate,
-    settled_chunks,
-)
+from anaphora.wire.alternating import alternating_runs, locate, settled_chunks
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
@@ -53,7 +49,8 @@ def render(
     is the same either way. `previous` may also be an older turn, another branch, or another
     conversation: equal messages are shared. `markers` are those of a dialect.
     """
-    form, own = SENT_FORM if profile.as_sent else FORM, markers is None
+    form = SENT_FORM if profile.as_sent else FORM
+    own = markers is None
     markers = MARKERS if markers is None else markers
     nearest = NEAREST if own or not markers else nearest_ttls(markers)
     previous = usable_previous(previous, WIRE, call.model)

@@ -18,7 +18,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.parts import closing, following, own_members, own_stop, own_usage
+from anaphora.wire.parts import following, merged, own_members, own_stop, own_usage
 from anaphora.wire.reading import Members
 from anaphora.wire.replies import EventWriter
 from anaphora.wire.sse import encode_event
@@ -40,7 +40,7 @@ def write_reply(reply: Reply, created: float | None = None) -> bytes:  # noqa: A
     blocks = [encoder_for(part, assistant=True)[2](part, []) for part in reply.message.parts]
     content = b",".join(block for block in blocks if block is not None)
     message = _message(reply.id, reply.model, content, _stop(reply), _write_usage(reply.usage))
-    return message + closing(reply.extras, WIRE)
+    return merged(message + b"}", reply.extras, WIRE)
 
 
 def _message(reply_id: str, model: str, content: bytes, stop: bytes, usage: bytes) -> bytes:

@@ -11,11 +11,9 @@ from msgspec import Raw
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.values import Audio, Bytes, Document, Extras, FileId, Image, Notice, Source, Text
-from anaphora.values.codec import check_object
 from anaphora.values.fields import FrozenExtras
 from anaphora.wire.lenient import LenientDecoder, Unknown
-from anaphora.wire.params import merge_fields
-from anaphora.wire.parts import check_image
+from anaphora.wire.parts import check_image, merged
 from anaphora.wire.reading import ErrorFactory, Members, encode_members, request_error
 
 from . import types
@@ -49,14 +47,6 @@ _DOCUMENT = LenientDecoder[types.DocumentObject](types.DocumentObject)
 _SOURCE = LenientDecoder[types.MediaSource](types.MediaSource)
 
 
-def merged(block: bytes, extras: Extras | None) -> bytes:
-    """A block with its unknown members, which may be inside of objects in it."""
-    if extras is None or WIRE not in extras:
-        return block
-    path = f"extras.{WIRE}"
-    return merge_fields(block, check_object(extras[WIRE], path=path).encode(), path)
-
-
 def read_form(extras: Extras | None) -> bytes:
     """The form in which a value was read, as JSON; empty if there is none."""
     return extras[FORM].encode() if extras is not None and FORM in extras else b""
@@ -85,7 +75,9 @@ def _media(kind: str, source: Source, extras: Extras | None, notices: Notices) -
         return None
     name = (source.media_type or f"{kind}/").partition("/")[2] or _extension(source)
     format = string(_MEDIA_FORMATS.get(name, name))
-    return merged(b'{"%b":{"format":%b,"source":%b}}' % (kind.encode(), format, encoded), extras)
+    return merged(
+        b'{"%b":{"format":%b,"source":%b}}' % (kind.encode(), format, encoded), extras, WIRE
+    )
 
 
 def encode_document(part: Document, notices: Notices) -> bytes | None:
@@ -105,7 +97,7 @@ def encode_document(part: Document, notices: Notices) -> bytes | None:
     name = string(document_name(part, notices))
     context = b"" if part.context is None else b',"context":' + string(part.context)
     begin = b'{"document":{"name":%b,"format":"%b","source":%b' % (name, format.encode(), encoded)
-    return merged(begin + context + b"}}", part.extras)
+    return merged(begin + context + b"}}", part.extras, WIRE)
 
 
 def document_name(part: Document, notices: Notices) -> str:

@@ -22,14 +22,10 @@ from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, Ttl
 from anaphora.wire.lenient import Unknown
 from anaphora.wire.params import (
-    FORCED_TOOLS,
-    check_tool_choice,
+    check_features,
     closing_members,
     common_notices,
-    forces_tools,
-    has_thinking_budget,
     joined_fields,
-    sampling_checks,
 )
 from anaphora.wire.parts import following, system_blocks_of
 from anaphora.wire.reading import (
@@ -208,29 +204,8 @@ def _object(raw: bytes | None) -> Members:
 
 def _check(call: Call, profile: Profile) -> None:
     """Raise for parameters that the model is known to answer with a 400."""
-    params = call.params
-    mode = params.reasoning.mode if params.reasoning is not None else None
-    forced = forces_tools(params)
-    while_thinking = "a forced tool choice while it thinks; use auto or none"
-    checks: tuple[tuple[bool, Feature, str, str], ...] = (
-        (forced, "forced_tools", "tool_choice", FORCED_TOOLS),
-        (
-            forced and has_thinking_budget(params),
-            "forced_tools_while_thinking",
-            "tool_choice",
-            while_thinking,
-        ),
-        (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
-        (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
-        *sampling_checks(params, "temperature", "top_p"),
-    )
-    refused = refusals_of(profile)
-    for wanted, feature, field, description in checks:
-        if wanted and feature in refused:
-            raise InvalidRequest(f"{call.model} refuses {description}", path=f"params.{field}")
-    if params.tool_choice is not None:
-        check_tool_choice(params.tool_choice)
-    if params.max_tokens == 0 or call.ir.cache.prewarm:
+    check_features(call, TABLES[family_of(profile)], refusals_of(profile).__contains__)
+    if call.params.max_tokens == 0 or call.ir.cache.prewarm:
         reason = "Converse takes no limit of 0, so no call can only write the cache"
         raise InvalidRequest(reason, path="params.max_tokens")
 

@@ -38,6 +38,7 @@ from anaphora.wire.alternating import UNSIGNED, Encoder, MessageForm
 from anaphora.wire.parts import (
     check_part,
     is_fields_part,
+    merged,
     object_arguments,
     opaque_json,
     own_members,
@@ -45,7 +46,7 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members
 
-from .media import DOCUMENTS, encode_audio, encode_document, encode_image, merged, read_form
+from .media import DOCUMENTS, encode_audio, encode_document, encode_image, read_form
 from .types import CACHE_POINT, MESSAGE_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]
@@ -72,7 +73,7 @@ def tool_log(tools: tuple[AnyTool, ...], splice: int | None) -> ChunkLog:
 
 def system_log(blocks: tuple[PromptBlock, ...], splice: int | None) -> ChunkLog:
     def encode(block: PromptBlock) -> bytes:
-        return merged(TEXT + string(block.text) + b"}", block.extras)
+        return merged(TEXT + string(block.text) + b"}", block.extras, WIRE)
 
     texts = render_items("system", blocks, encode, splice)
     return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
@@ -85,7 +86,7 @@ def _tool(tool: AnyTool) -> bytes:
     description = b',"description":' + string(tool.description) if tool.description else b""
     schema = b',"inputSchema":{"json":' + check_object(tool.schema, path="schema").encode() + b"}"
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
-    return merged(name + description + schema + strict + b"}}", tool.extras)
+    return merged(name + description + schema + strict + b"}}", tool.extras, WIRE)
 
 
 # ── Texts, calls, reasoning ──────────────────────────────────────────────────────────────────────
@@ -97,11 +98,11 @@ def _text(
     """A text; `blank`: whether one of white space is accepted."""
     if part.extras is not None and "citationsContent" in own_members(part.extras, WIRE):
         content = b'"content":[' + TEXT + string(part.text) + b"}]" if part.text else b""
-        return merged(b'{"citationsContent":{' + content + b"}}", part.extras)
+        return merged(b'{"citationsContent":{' + content + b"}}", part.extras, WIRE)
     if not as_sent and (not part.text or (part.text.isspace() and not blank)):
         notices.append(_BLANK)
         return None
-    return merged(TEXT + string(part.text) + b"}", part.extras)
+    return merged(TEXT + string(part.text) + b"}", part.extras, WIRE)
 
 
 def _refusal(part: Refusal, notices: Notices) -> bytes | None:
@@ -112,7 +113,7 @@ def _refusal(part: Refusal, notices: Notices) -> bytes | None:
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     names = string(part.id), string(part.name)
     call = TOOL_USE % (*names, object_arguments(part.arguments, notices))
-    return merged(call + b"}}", part.extras)
+    return merged(call + b"}}", part.extras, WIRE)
 
 
 def _thinking(part: Thinking, notices: Notices) -> bytes | None:
@@ -122,7 +123,7 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         return None
     if part.data is not None and part.signature is None:
         content = b'{"reasoningContent":{"redactedContent":' + string(part.data) + b"}}"
-        return merged(content, part.extras)
+        return merged(content, part.extras, WIRE)
     if part.data is not None:
         reason = "signed reasoning holds no data; left out"
         notices.append(Notice("redacted_left_out", reason, "data"))
@@ -131,7 +132,7 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         return None
     signed = b"" if part.signature is None else b',"signature":' + string(part.signature)
     text = b'{"reasoningContent":{"reasoningText":{"text":' + string(part.text) + signed + b"}}}"
-    return merged(text, part.extras)
+    return merged(text, part.extras, WIRE)
 
 
 def is_unsigned(part: Part, profile: Profile) -> bool:
@@ -177,7 +178,7 @@ def _tool_result(
         reason = "this model takes no status of a result, so a failure is told by its text only"
         notices.append(Notice("result_status_left_out", reason))
     begin = TOOL_RESULT % string(part.call_id) + b",".join(blocks) + b"]"
-    return merged(begin + failed + b"}}", part.extras)
+    return merged(begin + failed + b"}}", part.extras, WIRE)
 
 
 def _result_blocks(
@@ -290,7 +291,7 @@ def form_of(
     """The blocks for a model that takes markers there. `status`: whether it takes the status of a
     tool result; `blank`: texts of white space. `as_sent`: blocks stay as another program wrote
     them."""
-    text, call, result = (splice_at(name, places) for name in ("text", "toolUse", "toolResult"))
+    text, result = splice_at("text", places), splice_at("toolResult", places)
     return MessageForm(
         wire=WIRE,
         host="Converse",
@@ -300,8 +301,7 @@ def form_of(
         ),
         is_unsigned=(lambda _part, _profile: False) if as_sent else is_unsigned,
         as_sent=as_sent,
-        text=TEXT,
-        splices=(text, call, result),
+        marker=AFTER_BLOCK,
         text_beside_results=result is not None or text is None,
     )
 

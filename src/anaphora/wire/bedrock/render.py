@@ -13,7 +13,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Ttl
-from anaphora.wire.alternating_runs import alternating_runs, locate, settled_chunks
+from anaphora.wire.alternating import alternating_runs, locate, settled_chunks
 from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (

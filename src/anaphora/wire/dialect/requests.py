@@ -29,7 +29,8 @@ from anaphora.prompt import (
 from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, ToolResult, Ttl
 from anaphora.wire.markers import DialectMarkers, marked_message, take_dialect_marker
 from anaphora.wire.openai import MESSAGE_KEY
-from anaphora.wire.params import PARAM_GROUPS, Param, foreign_tier_notices, merge_fields
+from anaphora.wire.params import PARAM_GROUPS, Param, foreign_tier_notices
+from anaphora.wire.parts import merge_fields
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,

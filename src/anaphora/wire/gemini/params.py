@@ -8,22 +8,18 @@ from typing import Any, Literal
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.catalog import Feature, Profile
+from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 from anaphora.wire.params import (
-    FORCED_TOOLS,
     Param,
     ParamTable,
-    check_refused,
-    check_tool_choice,
+    check_features,
     closing_members,
     common_notices,
-    forces_tools,
     joined_fields,
-    sampling_checks,
     schema_object,
     schema_only_notices,
     whole_number,
@@ -159,7 +155,6 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z"), re.compile(r"[a-z0-9_-]{0,63}\Z
 
 
 def _function_calling(choice: ToolChoice) -> bytes:
-    check_tool_choice(choice)
     if choice.name is not None:
         return dumps({"mode": "ANY", "allowedFunctionNames": [choice.name]})
     return dumps({"mode": _MODES[choice.mode]})
@@ -252,15 +247,9 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     present = (bool(system_blocks_of(call, profile)), bool(call.tools))
 
     def make(source: object) -> Envelope:
-        check_refused(call, profile, () if profile.as_sent else _checks(call.params))
+        if not profile.as_sent:
+            check_features(call, TABLE, profile.refuses)
         fields = _fields(call, profile)
-        if "cachedContent" in fields and not profile.as_sent:
-            frozen = dict(zip(("system", "tools"), present, strict=True))
-            frozen["params.tool_choice"] = "toolConfig" in fields
-            for name, sent in frozen.items():
-                if sent:
-                    why = "is not allowed beside cachedContent, which has its own"
-                    raise InvalidRequest(why, path=name)
         unnamed = profile.as_sent and not call.model  # it is in no path either
         path = "" if unnamed else path_of(call.model, stream=call.params.stream)
         headers = (("content-type", "application/json"),)
@@ -290,18 +279,6 @@ def envelope_of(
         cache_params=_cache_params(model, fields),
         notices=notices,
     )
-
-
-def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
-    reasoning = params.reasoning
-    mode = reasoning.mode if reasoning is not None else None
-    budget = reasoning is not None and reasoning.effort is None and bool(reasoning.budget_tokens)
-    return [
-        (forces_tools(params), "forced_tools", "tool_choice", FORCED_TOOLS),
-        (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
-        (budget, "budgeted_thinking", "reasoning.budget_tokens", "thinking with a budget"),
-        *sampling_checks(params, "temperature", "top_p"),
-    ]
 
 
 def _fields(call: Call, profile: Profile) -> dict[str, bytes]:

@@ -37,11 +37,10 @@ from anaphora.values.codec import is_object
 from anaphora.wire.parts import (
     check_image,
     check_part,
-    closing,
     encode_at,
     fields_in_parts,
-    inner_and_outer,
     is_fields_part,
+    merged,
     object_arguments,
     opaque_json,
     unknown_role,
@@ -96,7 +95,7 @@ def has_made_id(part: ToolCall) -> bool:
 
 
 def write_text(text: str, extras: Extras | None = None) -> bytes:
-    return _TEXT + string(text) + closing(extras, WIRE)
+    return merged(_TEXT + string(text) + b"}", extras, WIRE)
 
 
 def _write(part: Part, notices: Notices, find: FindCall | None = None) -> tuple[Kind, bytes | None]:
@@ -122,7 +121,8 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         if not part.text and part.signature is None:
             return None
     signed = b"" if part.signature is None else b',"thoughtSignature":' + string(part.signature)
-    return _TEXT + string(part.text) + b',"thought":true' + signed + closing(part.extras, WIRE)
+    thought = _TEXT + string(part.text) + b',"thought":true' + signed + b"}"
+    return merged(thought, part.extras, WIRE)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
@@ -152,11 +152,10 @@ def _document(part: Document, notices: Notices) -> bytes | None:
 
 
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
-    inner, outer = inner_and_outer(part.extras, WIRE, "functionCall")
     call_id = b"" if has_made_id(part) or not part.id else b'"id":' + string(part.id) + b","
     name, arguments = string(part.name), object_arguments(part.arguments, notices)
-    call = call_id + b'"name":' + name + b',"args":' + arguments + inner
-    return b'{"functionCall":{' + call + b"}" + outer + b"}"
+    call = b'{"functionCall":{%b"name":%b,"args":%b}}' % (call_id, name, arguments)
+    return merged(call, part.extras, WIRE)
 
 
 def sign_calls(written: list[tuple[Kind, bytes]], signs: bool) -> None:
@@ -196,22 +195,20 @@ _WRITERS: dict[type, tuple[Kind, Callable[[Any, Notices], bytes | None]]] = {
 def _media(source: Source, extras: Extras | None, kind: str, notices: Notices) -> bytes | None:
     """Bytes inside the request, or the URI of a file."""
     if isinstance(source, Bytes):
-        inner, outer = inner_and_outer(extras, WIRE, "inlineData")
-        media_type = b'{"mimeType":' + string(source.media_type)
-        data = media_type + b',"data":"' + base64.b64encode(source.data) + b'"'
-        return b'{"inlineData":' + data + inner + b"}" + outer + b"}"
+        media_type, data = string(source.media_type), base64.b64encode(source.data)
+        block = b'{"inlineData":{"mimeType":%b,"data":"%b"}}' % (media_type, data)
+        return merged(block, extras, WIRE)
     if isinstance(source, FileId) and source.provider not in OWN:
         why = f"a file id of {source.provider} is unknown to Gemini"
         notices.append(Notice("foreign_file", why))
         return None
-    inner, outer = inner_and_outer(extras, WIRE, "fileData")
     uri = source.url if isinstance(source, Url) else source.id
     known = source.media_type
     if known is None and isinstance(source, Url):
         known = _guess_media_type(uri, kind, notices)
     media_type = b"" if known is None else b'"mimeType":' + string(known) + b","
-    file = media_type + b'"fileUri":' + string(uri) + inner
-    return b'{"fileData":{' + file + b"}" + outer + b"}"
+    file = b'{"fileData":{%b"fileUri":%b}}' % (media_type, string(uri))
+    return merged(file, extras, WIRE)
 
 
 def _guess_media_type(url: str, kind: str, notices: Notices) -> str:
@@ -249,7 +246,6 @@ def _tool_result(part: ToolResult, notices: Notices, find: FindCall | None) -> b
     call = find(part.call_id) if find is not None else None
     made = "id" in form or (call is not None and has_made_id(call))
     call_id = b"" if made or not part.call_id else b'"id":' + string(part.call_id) + b","
-    inner, outer = inner_and_outer(part.extras, WIRE, "functionResponse")
     text, media = _result_content(part, notices)
     name = part.name if part.name is not None or call is None else call.name
     if name is None:
@@ -258,8 +254,8 @@ def _tool_result(part: ToolResult, notices: Notices, find: FindCall | None) -> b
         name = part.call_id
     response = _response(text, part.error, bool(media), form.get("response"))
     parts = b',"parts":[' + b",".join(media) + b"]" if media else b""
-    body = call_id + b'"name":' + string(name) + b',"response":' + response + parts + inner
-    return b'{"functionResponse":{' + body + b"}" + outer + b"}"
+    body = call_id + b'"name":' + string(name) + b',"response":' + response + parts
+    return merged(b'{"functionResponse":{' + body + b"}}", part.extras, WIRE)
 
 
 def write_answer(text: str, error: bool) -> bytes:

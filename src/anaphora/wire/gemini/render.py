@@ -40,9 +40,8 @@ from anaphora.rendered.log import Piece
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
 from anaphora.values.codec import check_object
 from anaphora.wire import rendering
-from anaphora.wire.message_runs import UNFINISHED_REASONING, message_runs
 from anaphora.wire.parts import (
-    closing,
+    merged,
     note_foreign_fields,
     notices_below,
     render_items,
@@ -50,7 +49,6 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import converts_errors, decode_members, decode_value, reply_error
 from anaphora.wire.rendering import (
-    AddMessages,
     cacheable_count,
     finish_rendering,
     previous_run,
@@ -58,6 +56,7 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
+from anaphora.wire.runs import UNFINISHED_REASONING, AddMessages, message_runs
 
 from . import params
 from .params import VERSION, tool_config
@@ -203,7 +202,7 @@ def _tool_definition(tool: AnyTool) -> bytes:
         return check_object(tool.json, path="json").encode()
     description = b',"description":' + string(tool.description) if tool.description else b""
     name = b'{"name":' + string(tool.name)
-    return name + description + _parameters(tool) + closing(tool.extras, WIRE)
+    return merged(name + description + _parameters(tool) + b"}", tool.extras, WIRE)
 
 
 def _parameters(tool: Tool) -> bytes:

@@ -7,7 +7,6 @@ An encoder returns bytes, or None with a notice if Chat has no form for the part
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -34,7 +33,6 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.message_runs import UNFINISHED_REASONING
 from anaphora.wire.openai import (
     arguments_text,
     data_url,
@@ -42,15 +40,15 @@ from anaphora.wire.openai import (
 )
 from anaphora.wire.parts import (
     check_part,
-    closing,
     encode_at,
     fields_in_parts,
     following,
-    inner_and_outer,
+    merged,
     opaque_json,
     own_members,
 )
-from anaphora.wire.reading import decode_members, known_text
+from anaphora.wire.reading import DECODE_ERRORS, decode_members, decode_text, known_text
+from anaphora.wire.runs import UNFINISHED_REASONING
 
 from .fields import TABLE
 from .params import Traits
@@ -70,7 +68,7 @@ Notices: TypeAlias = list[Notice]
 #: Encodes a part; None if Chat cannot send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
-_PLAIN_TEXT = re.compile(rb'\{"type":"text","text":"([^"\\]*+(?:\\.[^"\\]*+)*+)"\}', re.DOTALL)
+_TEXT_PART = b'{"type":"text","text":'
 _TEXT = Kind.TEXT  # looked up once: access to an enum member is slow
 
 
@@ -148,7 +146,8 @@ def _sort_part(
             own = field or own
             fields.reasoning[own] = fields.reasoning.get(own, "") + part.text
     elif isinstance(part, Refusal):
-        data = b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras, WIRE)
+        data = b'{"type":"refusal","refusal":' + string(part.text) + b"}"
+        data = merged(data, part.extras, WIRE)
     elif isinstance(part, Opaque):
         data = _opaque(part, notices)
         if data is not None and part.kind == OTHER_CALL:
@@ -185,14 +184,9 @@ def assistant_message(message: Message, traits: Traits, notices: Notices) -> byt
 
 
 def tool_call(part: ToolCall) -> bytes:
-    inner, outer = inner_and_outer(part.extras, WIRE, "function")
-    return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b%b}%b}' % (
-        string(part.id),
-        string(part.name),
-        arguments_text(part),
-        inner,
-        outer,
-    )
+    call = string(part.id), string(part.name), arguments_text(part)
+    block = b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % call
+    return merged(block, part.extras, WIRE)
 
 
 def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
@@ -260,14 +254,23 @@ def content_of(parts: Sequence[bytes], traits: Traits, sent: Iterable[Part] = ()
     if listed:
         return b"[" + b",".join(parts) + b"]"
     if len(parts) == 1 or traits.only_strings:
-        texts = [found[1] for part in parts if (found := _PLAIN_TEXT.fullmatch(part))]
+        texts = [text for part in parts if (text := _plain_text(part)) is not None]
         if len(texts) == len(parts):
             return b'"' + b"\\n\\n".join(texts) + b'"'
     return b"[" + b",".join(parts) + b"]"
 
 
+def _plain_text(part: bytes) -> bytes | None:
+    """The text of a part that is only a text, as JSON without its quotes."""
+    text = part.removeprefix(_TEXT_PART)[:-1]
+    try:
+        return text[1:-1] if text != part[:-1] and decode_text(text) is not None else None
+    except DECODE_ERRORS:
+        return None  # there are other members
+
+
 def text_part(text: str, extras: Extras | None = None) -> bytes:
-    return b'{"type":"text","text":' + string(text) + closing(extras, WIRE)
+    return merged(_TEXT_PART + string(text) + b"}", extras, WIRE)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
@@ -278,7 +281,7 @@ def _image(part: Image, notices: Notices) -> bytes | None:
     url = string(source.url if isinstance(source, Url) else data_url(source))
     detail = b"" if part.detail is None else b',"detail":' + string(part.detail)
     image = b'{"url":' + url + detail + b"}"
-    return b'{"type":"image_url","image_url":' + image + closing(part.extras, WIRE)
+    return merged(b'{"type":"image_url","image_url":%b}' % image, part.extras, WIRE)
 
 
 def _audio(part: Audio, notices: Notices) -> bytes | None:
@@ -291,7 +294,7 @@ def _audio(part: Audio, notices: Notices) -> bytes | None:
         format = source.media_type.removeprefix("audio/")
         notices.append(Notice("audio_format", f"OpenAI takes wav and mp3; sent as {format}"))
     audio = b'{"data":"%b","format":%b}' % (base64.b64encode(source.data), string(format))
-    return b'{"type":"input_audio","input_audio":' + audio + closing(part.extras, WIRE)
+    return merged(b'{"type":"input_audio","input_audio":%b}' % audio, part.extras, WIRE)
 
 
 def _document(part: Document, notices: Notices) -> bytes | None:
@@ -315,7 +318,7 @@ def _document(part: Document, notices: Notices) -> bytes | None:
         # A file in the request needs a name.
         title = title if title is not None else _FILE_NAMES.get(source.media_type, "document")
     name = b"" if title is None else b',"filename":' + string(title)
-    return b'{"type":"file","file":{' + file + name + b"}" + closing(part.extras, WIRE)
+    return merged(b'{"type":"file","file":{%b%b}}' % (file, name), part.extras, WIRE)
 
 
 def _document_text(source: Bytes) -> str | None:

@@ -18,7 +18,6 @@ from anaphora.wire.lenient import Unknown
 from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.openai import (
     SystemRoles,
-    check_forced_tools,
     decode_params,
     profile_value,
     schema_members,
@@ -29,13 +28,12 @@ from anaphora.wire.openai import (
 from anaphora.wire.params import (
     Param,
     ParamTable,
-    check_refused,
+    check_features,
     closing_members,
     continuation_notices,
     encode_only,
     foreign_tier_notices,
     joined_fields,
-    sampling_checks,
     system_text_notices,
     whole_number,
 )
@@ -191,9 +189,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
 def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
     model = string(call.model)
     if not traits.as_sent:
-        check_forced_tools(call, profile)
-    checks = sampling_checks(call.params, "temperature", "top_p")
-    check_refused(call, profile, (check for check in checks if check[2] != "top_k"))
+        check_features(call, PARAMS, profile.refuses)
     tree = PARAMS.encode(call)
     if not traits.options and not traits.as_sent:
         tree.pop("prompt_cache_options", None)

@@ -4,7 +4,7 @@ In the body the tools come first, and the system message leads the list of messa
 
 Every source message begins a new message. One whose content is a list stays open after its last
 part; the assistant's is a single chunk and closed, like one whose content is a string (its role is
-a `RoleWithEnd`). So the glue before a chunk depends only on the role before it, which makes
+a `RoleOf`). So the glue before a chunk depends only on the role before it, which makes
 appending cheap and exact.
 
 If a model takes marks, content that they may reach is a list at every turn. Elsewhere a lone text
@@ -33,7 +33,6 @@ from anaphora.values import (
 )
 from anaphora.wire.breakpoints import MarkPlace, key_slot, locate, options_free
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, policy_notices
-from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     block_log,
     body_order,
@@ -43,12 +42,12 @@ from anaphora.wire.openai import (
     tool_log,
 )
 from anaphora.wire.parts import (
-    closing,
     encode_at,
-    following_extras,
-    inner_and_outer,
+    following,
     leading_results,
+    merged,
     note_foreign_fields,
+    own_members,
     system_blocks_of,
     unknown_role,
 )
@@ -60,6 +59,7 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
+from anaphora.wire.runs import RoleOf, message_runs
 
 from .messages import (
     Notices,
@@ -153,8 +153,8 @@ def _role_of_system(blocks: tuple[PromptBlock, ...], traits: Traits) -> str:
     role = traits.system_roles.default
     is_text = traits.only_strings or (len(blocks) == 1 and not traits.breakpoints)
     listed = traits.as_sent and any(has_form(block.extras, LISTED) for block in blocks)
-    if is_text and not listed and all(closing(block.extras, WIRE) == b"}" for block in blocks):
-        return RoleWithEnd(role, b'"}')
+    if is_text and not listed and not any(own_members(block.extras, WIRE) for block in blocks):
+        return RoleOf(role, end=b'"}')
     return role
 
 
@@ -166,7 +166,7 @@ def _system_run(
     end: bytes,
 ) -> ChunkRun:
     nearest = traits.nearest if traits.breakpoints else None
-    joined = isinstance(before, RoleWithEnd)
+    joined = isinstance(before, RoleOf)
     role = traits.system_roles.write(place_of(blocks)).encode()
     members = message_members(blocks)
     fields = encode_members(members)[1:-1] + b"," if members else b""
@@ -184,9 +184,9 @@ def _system_run(
 
 
 def _tool_definition(tool: Tool, members: bytes) -> bytes:
-    inner, outer = inner_and_outer(tool.extras, WIRE, "function")
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
-    return b'{"type":"function","function":{%b%b%b}%b}' % (members, strict, inner, outer)
+    definition = b'{"type":"function","function":{%b%b}}' % (members, strict)
+    return merged(definition, tool.extras, WIRE)
 
 
 def _section_notices(call: Call, blocks: Sequence[PromptBlock], traits: Traits) -> Notices:
@@ -211,29 +211,17 @@ class Piece(NamedTuple):
     """The beginning of its message on the wire; None inside one that has begun."""
 
 
-class RoleWithEnd(str):
-    """The role of a message whose content is a string, and what is left to write of it."""
-
-    __slots__ = ("end",)
-    end: bytes
-
-    def __new__(cls, role: str, end: bytes = b"") -> RoleWithEnd:
-        made = super().__new__(cls, role)
-        made.end = end
-        return made
-
-
 #: One object for each: logs of prompts hold the role of every message.
-_ENDED = {one: RoleWithEnd(one) for one in ("user", "assistant", "system", "developer", "tool")}
+_ENDED = {one: RoleOf(one) for one in ("user", "assistant", "system", "developer", "tool")}
 
 
-def ended(role: str) -> RoleWithEnd:
+def ended(role: str) -> RoleOf:
     """The role of a message whose content is a string, all of which is written."""
-    return _ENDED.get(role) or RoleWithEnd(role)
+    return _ENDED.get(role) or RoleOf(role)
 
 
 def _end(role: str) -> bytes:
-    if isinstance(role, RoleWithEnd):
+    if isinstance(role, RoleOf):
         return role.end
     return b"" if role == "assistant" else b"]}"
 
@@ -310,7 +298,7 @@ def _result(part: ToolResult, notices: Notices, as_sent: bool) -> list[Piece]:
     if part.error:
         why = "Chat has no flag for a failed tool; only its text is sent"
         notices.append(Notice("error_flag_left_out", why, "error"))
-    fields = following_extras(part.extras, WIRE)
+    fields = following(own_members(part.extras, WIRE))
     opening: bytes | None
     if as_sent and has_form(part.extras, LEGACY):
         name = string(part.name or "") + fields

@@ -36,10 +36,11 @@ from anaphora.values import (
 from anaphora.wire.openai import arguments_text, data_url, file_id
 from anaphora.wire.parts import (
     check_part,
-    closing,
     extra_members,
-    following_extras,
+    following,
+    merged,
     opaque_json,
+    own_members,
 )
 from anaphora.wire.reading import DECODE_ERRORS
 
@@ -104,7 +105,7 @@ _INPUT_TEXT = b'{"type":"input_text","text":'
 def _easy_message(part: Text | Refusal) -> bytes:
     """An assistant's text that has no item of OpenAI's: the long form requires an id and
     annotations, this one does not."""
-    fields = following_extras(part.extras, ITEM)
+    fields = following(own_members(part.extras, ITEM))
     return b'{"type":"message","role":"assistant"%b,"content":%b}' % (fields, string(part.text))
 
 
@@ -148,12 +149,9 @@ def begins_item(part: Part) -> bool:
 
 
 def function_call(part: ToolCall) -> bytes:
-    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b' % (
-        string(part.id),
-        string(part.name),
-        arguments_text(part),
-        closing(part.extras, WIRE),
-    )
+    call = string(part.id), string(part.name), arguments_text(part)
+    item = b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b}' % call
+    return merged(item, part.extras, WIRE)
 
 
 def own_reasoning(part: Thinking, notices: Notices) -> bytes | None:
@@ -226,7 +224,7 @@ def output_parts(result: Part, notices: Notices) -> list[tuple[int, bytes, bool]
 
 def _output_opening(part: ToolResult) -> bytes:
     """The item up to the first part of its output."""
-    fields = string(part.call_id) + following_extras(part.extras, WIRE)
+    fields = string(part.call_id) + following(own_members(part.extras, WIRE))
     return b'{"type":"function_call_output","call_id":%b,"output":[' % fields
 
 
@@ -246,7 +244,7 @@ def _markable(part: object) -> bool:
 
 
 def text_part(text: str, extras: Extras | None) -> bytes:
-    return _INPUT_TEXT + string(text) + closing(extras, WIRE)
+    return merged(_INPUT_TEXT + string(text) + b"}", extras, WIRE)
 
 
 def _input_text(part: Text, _: Notices) -> bytes:
@@ -259,7 +257,8 @@ def _input_image(part: Image, notices: Notices) -> bytes | None:
         return None
     # The types require a detail, and `auto` is the default.
     detail = string(part.detail if part.detail is not None else "auto")
-    return b'{"type":"input_image",' + source + b',"detail":' + detail + closing(part.extras, WIRE)
+    image = b'{"type":"input_image",%b,"detail":%b}' % (source, detail)
+    return merged(image, part.extras, WIRE)
 
 
 def _input_file(part: Document, notices: Notices) -> bytes | None:
@@ -274,7 +273,7 @@ def _input_file(part: Document, notices: Notices) -> bytes | None:
         why = "OpenAI's files have no context; left out"
         notices.append(Notice("context_unsupported", why, "context"))
     name = b"" if title is None else b',"filename":' + string(title)
-    return b'{"type":"input_file",' + source + name + closing(part.extras, WIRE)
+    return merged(b'{"type":"input_file",%b%b}' % (source, name), part.extras, WIRE)
 
 
 def _source(source: Source, data: bytes, url: bytes, notices: Notices) -> bytes | None:
@@ -298,11 +297,11 @@ def _refusal_as_text(part: Refusal, notices: Notices) -> bytes:
 
 
 def _output_text(part: Text, _: Notices) -> bytes:
-    return b'{"type":"output_text","text":' + string(part.text) + closing(part.extras, WIRE)
+    return merged(b'{"type":"output_text","text":%b}' % string(part.text), part.extras, WIRE)
 
 
 def _output_refusal(part: Refusal, _: Notices) -> bytes:
-    return b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras, WIRE)
+    return merged(b'{"type":"refusal","refusal":%b}' % string(part.text), part.extras, WIRE)
 
 
 def _not_output(part: Image | Document | Audio, notices: Notices) -> None:

@@ -9,7 +9,6 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
-from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Earlier, OutputFormat, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, SegmentRole, Ttl
@@ -19,7 +18,6 @@ from anaphora.wire.openai import (
     OPENAI,
     SystemPlace,
     SystemRoles,
-    check_forced_tools,
     decode_params,
     place_of,
     profile_value,
@@ -31,6 +29,7 @@ from anaphora.wire.openai import (
 from anaphora.wire.params import (
     Param,
     ParamTable,
+    check_features,
     closing_members,
     foreign_comparison_notices,
     foreign_tier_notices,
@@ -156,7 +155,7 @@ def envelope(
 
 def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
     if not traits.as_sent:
-        _check_params(call, profile)
+        check_features(call, PARAMS, profile.refuses)
     tree = PARAMS.encode(call)
     if not traits.explicit and not traits.as_sent:
         tree.pop("prompt_cache_options", None)
@@ -182,16 +181,6 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
         cache_params=cache_params,
         notices=tuple(_notices(call, traits)),
     )
-
-
-def _check_params(call: Call, profile: Profile) -> None:
-    """Raise for parameters that the provider would answer with a 400."""
-    for name in ("temperature", "top_p"):
-        value = getattr(call.params, name)
-        altered = value != 1 and profile.refuses("altered_sampling")
-        if value is not None and (altered or profile.refuses("sampling")):
-            raise InvalidRequest(f"{call.model} refuses {name} {value}", path=f"params.{name}")
-    check_forced_tools(call, profile)
 
 
 def continues(call: Call) -> bool:

@@ -35,14 +35,14 @@ from anaphora.values import (
 )
 from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
-from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
-    closing,
     encode_at,
-    following_extras,
+    following,
+    merged,
     note_foreign_fields,
     notices_below,
+    own_members,
     system_blocks_of,
     unknown_role,
 )
@@ -53,6 +53,7 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
+from anaphora.wire.runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
 
 from .fields import APP_ITEMS
 from .items import (
@@ -170,7 +171,7 @@ def _system_run(
         render: Callable[[Any], ChunkLog] = partial(block_log, encode=text_part, nearest=nearest)
         # The fields of the message itself, if it was read from a request.
         role = traits.system_roles.write(came_from)
-        fields = following_extras(blocks[0].extras, ITEM) if blocks else b""
+        fields = following(own_members(blocks[0].extras, ITEM)) if blocks else b""
         lead, place = INPUT + message_opening(role, fields), "input[0].content"
     else:
         source, render = ir.system_field(), _instruction_log
@@ -204,7 +205,8 @@ def _instruction_log(text: str) -> ChunkLog:
 def _tool_definition(tool: Tool, members: bytes) -> bytes:
     left_out = tool.strict is None and STRICT_KEY in (tool.extras or {})
     strict = b"" if left_out else b',"strict":' + dumps(tool.strict)
-    return b'{"type":"function",%b%b' % (members, strict) + closing(tool.extras, WIRE)
+    definition = b'{"type":"function",%b%b}' % (members, strict)
+    return merged(definition, tool.extras, WIRE)
 
 
 # ── Messages ──────────────────────────────────────────────────────────────────────────────────────
@@ -336,7 +338,7 @@ def lay_out(
 
 
 def _item_fields(part: Text, _: Notices) -> bytes:
-    return following_extras(part.extras, ITEM)
+    return following(own_members(part.extras, ITEM))
 
 
 def _follows(part: Part, role: Role) -> bool | None:

@@ -28,7 +28,7 @@ from anaphora.values import (
     ToolResult,
     Usage,
 )
-from anaphora.wire.parts import closing, extra_members, following_extras, own_usage
+from anaphora.wire.parts import extra_members, following, own_members, own_usage
 from anaphora.wire.reading import decode_members
 from anaphora.wire.replies import EventWriter
 from anaphora.wire.sse import encode_event
@@ -64,7 +64,7 @@ def write_reply(reply: Reply, created: float | None = None) -> bytes:
     output = b',"output":[' + items + b"]"
     if reply.extras is not None and WIRE in reply.extras:
         usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
-        return head + output + usage + closing(reply.extras, WIRE)
+        return head + output + usage + following(own_members(reply.extras, WIRE)) + b"}"
     status, reason = write_stop(reply)
     details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
     usage = b',"usage":' + write_usage(reply.usage) + b","
@@ -131,7 +131,7 @@ def message_item(group: Sequence[Part], default_id: str) -> bytes | None:
 def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> bytes:
     """The fields of the message item that a part begins."""
     if begins_item(part) and not isinstance(part, Opaque):
-        return following_extras(part.extras, ITEM)
+        return following(own_members(part.extras, ITEM))
     return b',"id":%b,"status":"%b"' % (string(default_id), status)
 
 
