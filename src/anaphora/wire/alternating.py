@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import msgspec
@@ -486,9 +487,11 @@ def locate(
     runs: list[ChunkRun],
     loaded: tuple[AnyTool, ...],
     nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
+    known: dict[tuple[int, int], list[int]] | None = None,
 ) -> MarkLocation:
     """The chunk of a mark request, or the reason why there is none. `loaded` are the tools that
-    have chunks; `nested` counts the bytes of a part from the marker on a block inside it."""
+    have chunks; `nested` counts the bytes of a part from the marker on a block inside it; `known`
+    keeps what was found for other marks of the same call: a message may have thousands."""
     if isinstance(request, ToolMark):
         for index, tool in enumerate(loaded):
             if tool.name == request.name:
@@ -516,9 +519,15 @@ def locate(
     message = run.source[run.log.message_of(chunks.start)] if chunks else None
     if message is None or not 0 <= request.path[0] < len(message.parts):
         return f"no {name}"
-    sent, position = form.sent_parts(message, profile), request.path[0]
-    chunk = chunks.start + sum(sent[:position])
-    if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
+    known, position = {} if known is None else known, request.path[0]
+    sent = known.get((first, chunks.start))
+    if sent is None:  # how many parts are sent before each
+        sent = list(accumulate(form.sent_parts(message, profile), initial=0))
+        known[first, chunks.start] = sent
+    chunk = chunks.start + sent[position]
+    if (
+        sent[position] == sent[position + 1] or chunk >= chunks.stop
+    ):  # reasoning at the end may be left out
         return f"{name} is left out of the request"
     if len(request.path) > 1:
         inside = None if nested is None else nested(message.parts[position], request.path[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -93,6 +93,10 @@ class MarkPlace(NamedTuple):
     splice."""
 
 
+#: The places in a message by the beginnings of their paths; by the message's chunks.
+KnownPlaces: TypeAlias = dict[tuple[int, int], dict[tuple[int, ...], list[MarkPlace]]]
+
+
 def locate(
     mark: MarkRequest,
     call: Call,
@@ -101,10 +105,12 @@ def locate(
     places: Callable[[Message], Iterable[MarkPlace]],
     *,
     explicit: bool,
+    known: KnownPlaces,
     held: Sequence[ChunkRun] = (),
 ) -> MarkLocation:
     """The chunk of a mark request, or the reason why there is none. `explicit`: the model takes
-    breakpoints; `held` are the runs that a stored response holds."""
+    breakpoints; `known` keeps what was found for other marks of the same call: a message may have
+    thousands; `held` are the runs that a stored response holds."""
     if not explicit and not profile.as_sent:
         return f"{call.model} takes no breakpoints: it caches by itself"
     if isinstance(mark, ToolMark):
@@ -125,8 +131,14 @@ def locate(
         return "a stored response holds it, so it is not sent"
     name, path = f"message {mark.message_id}", mark.path
     message = run.source[run.log.message_of(chunks.start)] if chunks else None
-    sent = [] if message is None else [p for p in places(message) if p.chunk < len(chunks)]
-    below = [place for place in sent if place.path[: len(path)] == path]
+    by_path = known.get((first, chunks.start))
+    if by_path is None:
+        by_path = known[first, chunks.start] = {}
+        for place in () if message is None else places(message):
+            if place.chunk < len(chunks):
+                for end in range(len(place.path) + 1):
+                    by_path.setdefault(place.path[:end], []).append(place)
+    below = by_path.get(path, [])
     # The last one: a tool result may be several chunks.
     for place in reversed(below):
         if place.markable or profile.as_sent:

@@ -74,6 +74,7 @@ def render(
     notices = [*notices, *message_notices]
     plan = call.ir.cache
     nested = partial(bytes_after_marker, as_sent=profile.as_sent)
+    loaded, known = loaded_tools(tools), dict[tuple[int, int], list[int]]()
     return finish_rendering(
         call,
         profile,
@@ -84,7 +85,7 @@ def render(
         markers=markers,
         nearest=nearest,
         locate=lambda request: (
-            locate(form, request, call, profile, tools, runs, loaded_tools(tools), nested)
+            locate(form, request, call, profile, tools, runs, loaded, nested, known)
             if markers or profile.as_sent
             else "this provider takes no markers"
         ),

@@ -67,6 +67,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         runs.append(run)
     messages, message_notices = alternating_runs(form, call, profile, previous)
     runs += messages
+    known = dict[tuple[int, int], list[int]]()
     return finish_rendering(
         call,
         profile,
@@ -80,7 +81,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         markers_of_wire=params.MARKERS,
         nearest=nearest_ttls(markers) or _ANY_TTL,
         locate=lambda request: (
-            locate(form, request, call, profile, tools, runs, tools)
+            locate(form, request, call, profile, tools, runs, tools, known=known)
             if markers or profile.as_sent
             else f"{call.model} takes no cache points"
         ),

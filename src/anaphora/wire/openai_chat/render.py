@@ -31,7 +31,7 @@ from anaphora.values import (
     ToolResult,
     Ttl,
 )
-from anaphora.wire.breakpoints import MarkPlace, key_slot, locate, options_free
+from anaphora.wire.breakpoints import KnownPlaces, MarkPlace, key_slot, locate, options_free
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, policy_notices
 from anaphora.wire.openai import (
     block_log,
@@ -122,6 +122,7 @@ def render(
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
     automatic = traits.options or (traits.as_sent and markers is None)
+    places, known = partial(mark_places, traits=traits), KnownPlaces()
     return finish_rendering(
         call,
         profile,
@@ -132,7 +133,7 @@ def render(
         markers=traits.markers,
         nearest=traits.nearest,
         locate=lambda mark: locate(
-            mark, call, profile, runs, lambda m: mark_places(m, traits), explicit=traits.breakpoints
+            mark, call, profile, runs, places, explicit=traits.breakpoints, known=known
         ),
         markers_of_wire=MARKERS if markers is None else markers,
         notices=(*foreign, *_section_notices(call, blocks, traits), *notices),

@@ -33,7 +33,14 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
+from anaphora.wire.breakpoints import (
+    NEAREST,
+    KnownPlaces,
+    MarkPlace,
+    key_slot,
+    locate,
+    options_free,
+)
 from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
@@ -123,6 +130,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     body = [*before, *sent]
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
+    known = KnownPlaces()
     return finish_rendering(
         call,
         profile,
@@ -132,7 +140,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages, fresh),
         markers=MARKERS if traits.explicit else {},
         nearest=NEAREST,
-        locate=lambda mark: _locate(mark, call, profile, runs, traits, unsent),
+        locate=lambda mark: _locate(mark, call, profile, runs, traits, unsent, known),
         markers_of_wire=MARKERS,
         notices=(*foreign, *notices),
         body_order=None if body == runs else tuple(map(runs.index, body)),
@@ -150,12 +158,15 @@ def _locate(
     runs: list[ChunkRun],
     traits: Traits,
     held: list[ChunkRun],
+    known: KnownPlaces,
 ) -> MarkLocation:
     explicit = traits.explicit or profile.as_sent
     if isinstance(mark, BlockMark) and explicit and traits.system_slot != "message":
         return "instructions cannot carry a breakpoint"
     places = partial(_mark_places, traits=traits)
-    return locate(mark, call, profile, runs, places, explicit=traits.explicit, held=held)
+    return locate(
+        mark, call, profile, runs, places, explicit=traits.explicit, known=known, held=held
+    )
 
 
 def _system_run(
