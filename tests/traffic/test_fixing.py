@@ -157,7 +157,7 @@ def test_own_markers_live_longer_after_pauses() -> None:
             bare = placed.replace(b',"ttl":"1h"', b"")
             own = data.count(b"cache_control")
             assert placed.count(b'"ttl":"1h","scope":"mine"') == own  # nothing else in them
-            assert bare.count(b'"scope": "mine"') == own
+            assert bare.count(b'"scope":"mine"') == own
     assert not found[0]
     assert found[-1] >= 2
     assert "longer_ttl" in {fix.kind for fix in fixes}
