@@ -9,6 +9,8 @@ they stand.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from anaphora import catalog
@@ -18,8 +20,9 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 
-from . import Wire
-from .known_requests import RequestReading
+if TYPE_CHECKING:
+    from . import Wire
+    from .known_requests import RequestReading
 
 
 class SentProfile(Profile, frozen=True, kw_only=True):
