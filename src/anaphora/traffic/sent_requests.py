@@ -31,7 +31,7 @@ from anaphora.tokens import for_model
 from anaphora.values import Reply, Usage
 from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import unread_model
-from anaphora.wire.cutting import cut, cut_reading
+from anaphora.wire.cutting import cut
 from anaphora.wire.dialect.routers import answering_host
 from anaphora.wire.eventstream import CONTENT_TYPE, FrameDecoder
 from anaphora.wire.known_requests import KnownRequests, RequestReading
@@ -224,6 +224,10 @@ def _origin(logged: LoggedCall, defaults: RequestDefaults) -> tuple[Wire, str, b
     return codec, provider, stores
 
 
+def _members(logged: LoggedCall) -> Members:
+    return object_members(logged.request, "$", request_error)
+
+
 def request_of(
     logged: LoggedCall,
     place: str,
@@ -235,19 +239,15 @@ def request_of(
     """A request and its bill, from the bytes sent. `reading` and `reply` are passed if they were
     read before."""
     codec, provider, stores = _origin(logged, defaults)
-    if reading is None:
-        members = object_members(logged.request, "$", request_error)
-    else:
-        members = reading.members()
+    members = _members(logged) if reading is None else reading.members()
     hints, chained = hints_of(logged.headers, members), None
     if hints.previous_reply and chains is not None:
         chained = chains.complete(members, hints)
-    if chained is not None:
-        rendered = cut(codec, encode_members(chained), defaults.path or logged.path)
-    elif reading is None:
-        rendered = cut(codec, logged.request, defaults.path or logged.path)
+    if reading is not None and chained is None:
+        rendered = reading.cut()
     else:
-        rendered = cut_reading(codec, reading)
+        body = logged.request if chained is None else encode_members(chained)
+        rendered = cut(codec, body, defaults.path or logged.path)
     rendered = droppable(rendered)
     answer, failure = read_reply(logged, codec) if reply is None else reply
     dialect = getattr(codec, "dialect", None)

@@ -20,8 +20,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 
 if TYPE_CHECKING:
-    from . import Wire
-    from .known_requests import RequestReading
+    from .codec import Wire
 
 
 def as_sent(profile: Profile) -> Profile:
@@ -45,10 +44,3 @@ def cut_call(codec: Wire, call: Call, previous: Rendered | None = None) -> Rende
     """The chunks of a call that was read from a request. `previous` is as for `render`."""
     profile = catalog.profile(codec.provider, call.model)
     return codec.render(call, as_sent(profile), previous)
-
-
-def cut_reading(codec: Wire, reading: RequestReading) -> Rendered:
-    """The chunks of a request that was read, which continue those of the turn before."""
-    rendered = cut_call(codec, reading.call, reading.previous)
-    reading.keep_rendered(rendered)
-    return rendered

@@ -22,7 +22,6 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -36,7 +35,9 @@ from anaphora.values import Conversation, Message
 from anaphora.values.conversation import Segment
 from anaphora.values.stability import SegmentRole
 
-from . import Wire, base_of, get
+from . import base_of, get
+from .codec import Wire
+from .cutting import cut_call
 from .markers import marked_message
 from .message_cuts import MessageList, blocks_in_messages, cut_places, depends_on, message_list
 from .reading import DECODE_ERRORS, Members, decode_members
@@ -283,6 +284,12 @@ class RequestReading:
         end = begin + memoryview(members[name]).nbytes + found.missing
         return {**members, name: msgspec.Raw(memoryview(self._hashes.body)[begin:end])}
 
+    def cut(self) -> Rendered:
+        """The chunks of the request, which continue those of the turn before."""
+        rendered = cut_call(self._codec, self.call, self.previous)
+        self.keep_rendered(rendered)
+        return rendered
+
     def keep_rendered(self, rendered: Rendered) -> None:
         """Keeps the chunks of this request for the next turn."""
         if self._made is not None:
@@ -381,7 +388,6 @@ class _Hashes:
         return digest
 
 
-@lru_cache(maxsize=1024)
 def _places(units: int, steps: int) -> tuple[int, ...]:
     """The last offsets of each grid, and the last powers of two, by which a body of so many units
     of the first grid may be found, in rising order."""

@@ -27,7 +27,7 @@ from .reading import decode_members
 from .strict_json import decode_strict
 
 if TYPE_CHECKING:
-    from . import Wire
+    from .codec import Wire
 
 #: A marker: its chunk, and its offset in the chunk if that is not the chunk's own splice.
 _Place = tuple[int, int | None]
