@@ -198,7 +198,7 @@ def test_cost_of_the_break_follows_the_price_list(toured: Toured) -> None:
 
 def test_emulator_reports_the_break(toured: Toured) -> None:
     broken, mended = of(toured, toured.providers[0])[-2:]
-    assert broken["verdict"]["cause"] == "system_changed"
+    assert broken["verdict"]["cause"] == "tools_changed"
     assert broken["read"] == 0
     assert mended["read"] == toured.broken.restored_read
 
