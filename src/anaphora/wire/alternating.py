@@ -7,7 +7,7 @@ glue before a block depends only on the role before it, which makes appending ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,10 +16,9 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import BlockMark, Call, MarkRequest, Params, Segment, ToolMark
+from anaphora.prompt import Call, Params, Segment
 from anaphora.rendered import ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
-    AnyTool,
     Conversation,
     Document,
     Image,
@@ -36,13 +35,12 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .markers import MarkLocation, find_message
+from .marks import MarkPlace
 from .parts import (
     bare_members,
     is_fields_part,
     note_foreign_fields,
     notices_below,
-    system_block_index,
     unknown_role,
 )
 from .rendering import previous_run
@@ -83,8 +81,6 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     whether the part is the assistant's."""
     is_unsigned: Callable[[Part, Profile], bool]
     """Whether reasoning lacks the signature that the model requires."""
-    marker: int
-    """The offset of a marker, counted from the end of its block."""
     text_beside_results: bool = True
     """Whether a text in a message with tool results takes a marker."""
     as_sent: bool = False
@@ -477,68 +473,23 @@ def _into_result(
 # ── Marks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def locate(
+def mark_places(
     form: MessageForm,
-    request: MarkRequest,
-    call: Call,
     profile: Profile,
-    tools: tuple[AnyTool, ...],
-    runs: list[ChunkRun],
-    loaded: tuple[AnyTool, ...],
+    message: Message,
+    path: tuple[int, ...],
     nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
-) -> MarkLocation:
-    """The chunk of a mark request, or the reason why there is none. `loaded` are the tools that
-    have chunks; `nested` counts the bytes of a part from the marker on a block inside it."""
-    if isinstance(request, ToolMark):
-        for index, tool in enumerate(loaded):
-            if tool.name == request.name:
-                return _marked_chunk(form, runs[0], index, 0, f"tool {request.name}")
-        if any(tool.name == request.name for tool in tools):
-            return f"tool {request.name} is deferred, so it cannot be cached"
-        return f"no tool {request.name}"
-    if isinstance(request, BlockMark):
-        position = system_block_index(call, request.index, profile)
-        if position is None:
-            return f"no system block {request.index}, or a blank one"
-        run = runs[1 if loaded else 0]
-        return _marked_chunk(form, run, position, len(loaded), f"system block {request.index}")
-    match = find_message(runs, request.message_id)
-    if match is None:
-        return f"no message {request.message_id}"
-    run, first, chunks = match
-    name = f"message {request.message_id}"
-    if chunks.stop > run.count:
-        return f"{name} carries the state this turn, so it cannot be cached"
-    if not request.path:
-        last = next((chunk for chunk in reversed(chunks) if run.log.splices[chunk] >= 0), None)
-        return f"no part of {name} can carry a marker" if last is None else (first + last, None)
-    name = f"part {list(request.path)} of {name}"
-    message = run.source[run.log.message_of(chunks.start)] if chunks else None
-    if message is None or not 0 <= request.path[0] < len(message.parts):
-        return f"no {name}"
-    sent, position = form.sent_parts(message, profile), request.path[0]
-    chunk = chunks.start + sum(sent[:position])
-    if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
-        return f"{name} is left out of the request"
-    if len(request.path) > 1:
-        inside = None if nested is None else nested(message.parts[position], request.path[1:])
-        if inside is None:
-            return f"no {name} that can carry a marker"
-        return first + chunk, _chunk_size(run, chunk) - inside
-    return _marked_chunk(form, run, chunk, first, name)
-
-
-def _marked_chunk(
-    form: MessageForm, run: ChunkRun, chunk: int, first: int, name: str
-) -> MarkLocation:
-    """A chunk of a run whose first one is `first`."""
-    if run.log.splices[chunk] >= 0:
-        return first + chunk, None
-    if form.as_sent:
-        return first + chunk, _chunk_size(run, chunk) + form.marker
-    return f"{name} takes no marker"
-
-
-def _chunk_size(run: ChunkRun, chunk: int) -> int:
-    lead = len(run.lead) if chunk == 0 else 0
-    return lead + run.log.ends[chunk] - run.log.start(chunk)
+) -> Iterator[MarkPlace]:
+    """The sent parts of a message. `nested` counts the bytes of a part from the marker on a block
+    inside it."""
+    chunk = 0
+    for index, is_sent in enumerate(form.sent_parts(message, profile)):
+        if not is_sent:
+            continue
+        if path[:1] != (index,) or len(path) == 1:
+            yield MarkPlace((index,), chunk)
+        elif nested is not None:
+            inside = nested(message.parts[index], path[1:])
+            if inside is not None:
+                yield MarkPlace(path, chunk, inside)
+        chunk += 1

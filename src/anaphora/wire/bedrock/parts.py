@@ -301,7 +301,6 @@ def form_of(
         ),
         is_unsigned=(lambda _part, _profile: False) if as_sent else is_unsigned,
         as_sent=as_sent,
-        marker=AFTER_BLOCK,
         text_beside_results=result is not None or text is None,
     )
 

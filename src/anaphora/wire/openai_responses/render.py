@@ -33,8 +33,19 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
-from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
+from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS
+from anaphora.wire.marks import (
+    NEAREST,
+    Marking,
+    MarkLocation,
+    MarkPlace,
+    MarkPlaces,
+    key_slot,
+    locate,
+    no_breakpoints,
+    options_free,
+    policy_notices,
+)
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
     encode_at,
@@ -123,17 +134,17 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     body = [*before, *sent]
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
+    locate_mark = partial(
+        _locate, call=call, profile=profile, runs=runs, traits=traits, held=unsent
+    )
     return finish_rendering(
         call,
         profile,
         request,
         runs,
+        Marking(MARKERS if traits.explicit else {}, NEAREST, locate_mark, MARKERS),
         wire=WIRE,
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages, fresh),
-        markers=MARKERS if traits.explicit else {},
-        nearest=NEAREST,
-        locate=lambda mark: _locate(mark, call, profile, runs, traits, unsent),
-        markers_of_wire=MARKERS,
         notices=(*foreign, *notices),
         body_order=None if body == runs else tuple(map(runs.index, body)),
         request_markers=AUTOMATIC if traits.explicit or traits.as_sent else {},
@@ -154,8 +165,9 @@ def _locate(
     explicit = traits.explicit or profile.as_sent
     if isinstance(mark, BlockMark) and explicit and traits.system_slot != "message":
         return "instructions cannot carry a breakpoint"
-    places = partial(_mark_places, traits=traits)
-    return locate(mark, call, profile, runs, places, explicit=traits.explicit, held=held)
+    refusal = "" if explicit else no_breakpoints(call)
+    parts = partial(_mark_places, traits=traits)
+    return locate(mark, call, profile, runs, MarkPlaces(parts=parts, refusal=refusal, held=held))
 
 
 def _system_run(
@@ -357,13 +369,17 @@ def _is_sent(part: Part, role: Role) -> bool:
     return encode_part(part, [], role, False) is not None
 
 
-def _mark_places(message: Message, traits: Traits) -> Iterator[MarkPlace]:
+def _mark_places(message: Message, _: tuple[int, ...], traits: Traits) -> Iterator[MarkPlace]:
     pieces = lay_out(message, [], traits, lambda _: True)
     sent = [i for i, part in enumerate(message.parts) if _is_sent(part, message.role)]
     for chunk, (piece, position) in enumerate(zip(pieces, sent, strict=True)):
         part, after = message.parts[position], 0
         for index, data, markable in reversed(output_parts(part, [])):
-            from_end = after + 1 if after or not piece.markable else None
-            yield MarkPlace((position, index), chunk, markable, from_end)
+            if not markable and not traits.as_sent:
+                pass
+            elif after or not piece.markable:
+                yield MarkPlace((position, index), chunk, after + 1)
+            else:
+                yield MarkPlace((position, index), chunk)
             after += len(data) + len(b",")
-        yield MarkPlace((position,), chunk, piece.markable)
+        yield MarkPlace((position,), chunk)

@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias, final
 import msgspec
 
 from anaphora.values import Role, Ttl
-from anaphora.wire.breakpoints import Breakpoint
 from anaphora.wire.errors import ErrorObject
 from anaphora.wire.lenient import Partial, Whole
+from anaphora.wire.markers import Breakpoint
 from anaphora.wire.memo import MEMOS
 from anaphora.wire.openai import ReasoningCount
 

@@ -98,7 +98,7 @@ _MEMBERS: dict[type, str] = {
 def read_content(wire: str, call: Call) -> CallContent:
     """What a parsed call of a wire of `wire.WIRES` holds. Raises `InvalidRequest`."""
     scan = _Scan(request_table(wire))
-    blocks = call.ir.system_blocks
+    blocks = call.ir.all_system_blocks()
     # How many messages of the request became the system prompt.
     of_messages = wire in ("openai_chat", "openai_responses")
     leading = int(of_messages and bool(blocks) and blocks[0].label != "instructions")
