@@ -11,58 +11,72 @@ import anthropic
 import openai
 import pytest
 from support.daemon import GRANT, TestedDaemon, running_daemon
+from support.meaning import meaning
 from support.scripted_provider import ScriptedProvider, scripted_provider
 from support.tables import each_row
 
 from anaphora import emulator
+from anaphora import wire as wires
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.calls.clamping import clamp_request
 from anaphora.daemon.home.extensions import Grants
-from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidConfig, NotGranted
+from anaphora.prompt import Call, PromptIR
+from anaphora.rendered import Plan
+from anaphora.wire.cutting import cut_call
 from anaphora.wire.permissions.fields import read_facts
 from anaphora.wire.reading import decode_members
 
 CLAMP = LlmGrant(models=("*",), max_tokens=2000, over_max_tokens="clamp")
 PATH = "/v1beta/models/m:generateContent"
 NOTICES = "anaphora-notices"
+NO_CALL = Call(ir=PromptIR(), model="m")
 
-#: A body, and the same after the clamp.
+MESSAGES = '"model":"m","messages":[{"role":"user","content":"Hi."}]'
+GEMINI = '"contents":[{"role":"user","parts":[{"text":"Hi."}]}]'
+#: The fields of a body, and those that are sent after the clamp.
 LOWERED = [
-    ("anthropic", '{"max_tokens": 9000 ,"model":"m"}', '{"max_tokens": 2000 ,"model":"m"}'),
+    ("anthropic", MESSAGES, '"max_tokens": 9000', '"max_tokens": 2000'),
     (
         "anthropic",
-        '{"model":"m","max_tokens":9,"fallbacks":[{"model":"a"},{"max_tokens":9000,"model":"b"}]}',
-        '{"model":"m","max_tokens":9,"fallbacks":[{"model":"a"},{"max_tokens":2000,"model":"b"}]}',
+        MESSAGES,
+        '"max_tokens":9,"fallbacks":[{"model":"a"},{"max_tokens":9000,"model":"b"}]',
+        '"max_tokens":9,"fallbacks":[{"model":"a"},{"max_tokens":2000,"model":"b"}]',
     ),
+    ("openai_chat", MESSAGES, '"max_tokens":2001,"top_p":1.0', '"max_tokens":2000,"top_p":1.0'),
+    ("openai_chat", MESSAGES, '"max_completion_tokens":70000', '"max_completion_tokens":2000'),
     (
-        "openai_chat",
-        '{"max_tokens":2001,"top_p":1.0e0,"max_completion_tokens":70000}',
-        '{"max_tokens":2000,"top_p":1.0e0,"max_completion_tokens":2000}',
-    ),
-    ("openai_responses", '{"max_output_tokens":4294967295}', '{"max_output_tokens":2000}'),
-    (
-        "gemini",
-        '{"generation_config":{"temperature":1.50,"max_output_tokens":3e4}}',
-        '{"generation_config":{"temperature":1.50,"max_output_tokens":2000}}',
+        "openai_responses",
+        '"model":"m","input":[{"role":"user","content":"Hi."}]',
+        '"max_output_tokens":4294967295',
+        '"max_output_tokens":2000',
     ),
     (
         "gemini",
-        '{"generationConfig":{"maxOutputTokens":5000,"thinkingConfig":{"thinkingBudget":1999}}}',
-        '{"generationConfig":{"maxOutputTokens":2000,"thinkingConfig":{"thinkingBudget":1999}}}',
+        GEMINI,
+        '"generation_config":{"temperature":1.50,"max_output_tokens":30000}',
+        '"generationConfig":{"temperature":1.50,"maxOutputTokens":2000}',
+    ),
+    (
+        "gemini",
+        GEMINI,
+        '"generationConfig":{"maxOutputTokens":5000,"thinkingConfig":{"thinkingBudget":1999}}',
+        '"generationConfig":{"maxOutputTokens":2000,"thinkingConfig":{"thinkingBudget":1999}}',
     ),
 ]  # fmt: skip
 
 
-@each_row(("wire", "body", "expected"), LOWERED)
-def test_only_the_digits_of_the_limit_change(wire: str, body: str, expected: str) -> None:
-    request = request_of(wire, body)
-    facts = read_facts(wire, request.members, path=PATH)
-    clamped = clamp_request(request, facts, CLAMP)
+@each_row(("wire", "prompt", "fields", "lowered"), LOWERED)
+def test_only_the_limit_changes(wire: str, prompt: str, fields: str, lowered: str) -> None:
+    body, expected = (f"{{{prompt},{each}}}".encode() for each in (fields, lowered))
+    codec = wires.get(wire)
+    facts = read_facts(wire, decode_members(body), path=PATH)
+    clamped = clamp_request(codec.parse(body, PATH), facts, CLAMP)
     assert clamped is not None
-    assert clamped.request.body.decode() == expected
-    read = read_facts(wire, clamped.request.members, path=PATH)
-    assert read.max_tokens == 2000
+    rendered = cut_call(codec, clamped.call)
+    sent = codec.assemble(rendered, Plan(marks=rendered.marks)).body.join()
+    assert meaning(wire, sent) == meaning(wire, expected)
+    assert read_facts(wire, decode_members(sent), path=PATH).max_tokens == 2000
     assert clamped.facts.max_tokens == 2000
     assert clamped.notice.code == "max_tokens_clamped"
     assert clamped.notice.path == facts.max_tokens_field
@@ -79,10 +93,9 @@ def test_only_the_digits_of_the_limit_change(wire: str, body: str, expected: str
     ],
 )
 def test_a_limit_within_the_thinking_budget_is_refused(wire: str, body: str) -> None:
-    request = request_of(wire, body)
-    facts = read_facts(wire, request.members, path=PATH)
+    facts = read_facts(wire, decode_members(body.encode()), path=PATH)
     with pytest.raises(NotGranted, match="not above the thinking budget of") as refused:
-        clamp_request(request, facts, CLAMP)
+        clamp_request(NO_CALL, facts, CLAMP)
     assert refused.value.param == facts.max_tokens_field
 
 
@@ -95,10 +108,8 @@ def test_a_limit_within_the_thinking_budget_is_refused(wire: str, body: str) -> 
     ],
 )
 def test_other_requests_stay_as_they_are(grant: LlmGrant) -> None:
-    request = request_of("anthropic", '{"max_tokens":9000}')
-    assert (
-        clamp_request(request, read_facts("anthropic", request.members, path=PATH), grant) is None
-    )
+    facts = read_facts("anthropic", decode_members(b'{"max_tokens":9000}'), path=PATH)
+    assert clamp_request(NO_CALL, facts, grant) is None
 
 
 def test_the_field_of_the_file() -> None:
@@ -110,11 +121,6 @@ def test_the_field_of_the_file() -> None:
     full = {"providers": ["p"], "models": ["*"], "over_max_tokens": "clamp", "usd_per_day": 1}
     doubtful = Grants.from_mapping({"app": {"capabilities_grant": ["llm_complete"], "llm": full}})
     assert "over_max_tokens has no effect" in " ".join(doubtful.warnings({"app"}))
-
-
-def request_of(wire: str, body: str) -> WireRequest:
-    data = body.encode()
-    return WireRequest(wire=wire, path=PATH, body=data, members=decode_members(data))
 
 
 # ── Where apps meet it ───────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ import anthropic
 import httpx
 import msgspec
 import pytest
+from anaphora.wire.tool_order import tool_order, tools_in_order
 from hypothesis import given
 from hypothesis import strategies as st
 from support.planted import GUIDE, PLACES, Place, body, grown, spec
@@ -32,7 +33,6 @@ from anaphora.traffic.judging import Judge
 from anaphora.traffic.placing import AppliedFix, Placer
 from anaphora.traffic.planning import own_plan, read_request
 from anaphora.wire.reading import object_members, request_error
-from anaphora.wire.tool_order import tool_order, tools_in_order
 
 Json = dict[str, Any]
 ANTHROPIC = PLACES["anthropic"]

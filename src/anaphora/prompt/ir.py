@@ -89,6 +89,10 @@ class PromptIR(Value, frozen=True, kw_only=True):
             return _one_block(self.system_text)
         return blocks
 
+    def all_system_blocks(self) -> tuple[PromptBlock, ...]:
+        """The blocks, blank ones as well, as a request that was read holds them."""
+        return self.system_blocks
+
     def system_fields_agree(self) -> bool:
         """Whether text and blocks are the same, if both are given."""
         text, offset = self.system_text, 0

@@ -3,9 +3,9 @@
     placer = Placer()
     with running(routes, observers=[placer], place=placer) as proxy: ...
 
-Only markers are added to a request, by `wire.splice`. If anything fails, the request goes upstream
-unchanged, with a notice here. As an observer it sees if a provider or a gateway rejects markers,
-and then stops placing them there.
+A request that gets markers is rendered from what was read of it, by `wire.splicing`; any other one
+goes upstream untouched, as one does for which anything fails, with a notice here. As an observer it
+sees if a provider or a gateway rejects markers, and then stops placing them there.
 """
 
 from __future__ import annotations
@@ -27,17 +27,26 @@ from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor, shown_url
 from anaphora.rendered import Plan
 from anaphora.values import TTL_SECONDS, Notice
-from anaphora.wire.dialect.routers import answering_host
-from anaphora.wire.splicing import SplicedBody, splice
-from anaphora.wire.tool_order import tool_order, tools_in_order
+from anaphora.wire.dialect.routers import answering_host, with_host
+from anaphora.wire.splicing import check_unambiguous, splice
 from anaphora.wording import format_duration
 
 from .accounts import Accounts, credentials, is_signed, keys_in
 from .calls import RelayedCall, UpstreamRequest, as_logged, decoded_path, whole_answer
-from .planning import ConversationPlans, OwnMarkers, PlannedCall, ReadRequest, read_request
+from .planning import (
+    ConversationPlans,
+    OwnMarkers,
+    PlannedCall,
+    ReadRequest,
+    in_tool_order,
+    read_request,
+    reordered,
+    tool_order,
+)
 from .sent_requests import read_reply
 
 _FAILED = "markers_not_placed"
+_NO_PLAN = Plan()
 _ANSWERED = 200
 #: Statuses of invalid requests, and words of errors about markers.
 _INVALID = (400, 422)
@@ -156,20 +165,22 @@ class Placer:
             return "not calls of a model"
         if not read.takes_markers and not self._fix:
             return "for a provider without cache markers"
+        codec, asked = read.codec, read.call
+        assert codec is not None
+        assert asked is not None
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
         before, done = None, dict[RemedyKind, str]()
         if self._fix:
             before = self._plans.before(read, scope=account)
-            ordered = None if before is None else tools_in_order(body, before.tools)
+            ordered = None if before is None else in_tool_order(asked, before.tools)
             if ordered is not None:
-                again = read_request(request.method, request.route.provider, path, headers, ordered)
-                read, body = again or read, ordered
+                read, asked = reordered(read, ordered), ordered
                 done["keep_tools"] = "send the tools in the order of the earlier call"
         planned = self._plans.add(read, scope=account, at=request.started)
         plan = planned.plan
         if self._fix:
-            planned.tools = tool_order(body)
+            planned.tools = tool_order(asked)
             plan = self._pinned(request, read, planned, before)
         if plan is None and planned.longer is None and not done:
             return "that no change is expected to make cheaper"
@@ -178,20 +189,23 @@ class Placer:
         if plan.automatic is not None:
             slots -= read.rules.automatic_slots.value
         spliced = splice(
-            body,
-            plan,
+            codec,
             read.rendered,
-            read.dialect,
+            plan,
             replace=self._replace,
             slots=slots,
             longer=planned.longer,
         )
         self._note((*plan.notices, *spliced.notices))
-        if spliced.body is not body:
-            done |= _changes(read, plan, planned, spliced)
+        sent, own = spliced.plan, read.rendered
+        changed = replace(sent, marks=(), automatic=None, notices=()) != _NO_PLAN
+        if not (changed or done or (sent.marks, sent.automatic) != (own.marks, own.automatic)):
+            return "with the markers already"
+        check_unambiguous(body)
+        done |= _changes(read, planned, sent)
         for kind, text in done.items():
-            self._announce(read.rendered.model, kind, text)
-        return "with the markers already" if spliced.body is request.body else spliced.body
+            self._announce(own.model, kind, text)
+        return spliced.body
 
     def _pinned(
         self,
@@ -205,9 +219,11 @@ class Placer:
         router = None if read.dialect is None else read.dialect.router
         if router is None or not router.pin or not request.number:
             return planned.plan
-        self._routed[request.number] = planned, read
+        self._routed[request.number] = planned, replace(read, call=None)
         host, until = ("", 0.0) if before is None else before.host
         if not host or not is_alive(until, request.started):
+            return planned.plan
+        if with_host(read.rendered, host, router) is None:
             return planned.plan
         return replace(planned.plan or Plan(automatic=read.rendered.automatic), host=host)
 
@@ -240,15 +256,13 @@ class Placer:
         self.notices.extend(notice for notice in notices if notice not in self.notices)
 
 
-def _changes(
-    read: ReadRequest, plan: Plan, planned: PlannedCall, spliced: SplicedBody
-) -> dict[RemedyKind, str]:
-    """What a splice has changed, by the remedies."""
+def _changes(read: ReadRequest, planned: PlannedCall, plan: Plan) -> dict[RemedyKind, str]:
+    """What the plan that is sent has changed, by the remedies."""
     done = dict[RemedyKind, str]()
     if planned.longer is not None:
         seconds = format_duration(TTL_SECONDS[planned.longer])
         done["longer_ttl"] = f"cache for {seconds}, as the pauses so far are longer than the TTL"
-    if len(spliced.marks) > len(read.rendered.marks) or plan.only_marks:
+    if len(plan.marks) > len(read.rendered.marks) or plan.only_marks:
         done["place_markers"] = "place cache markers"
     if plan.key is not None:
         done["cache_key"] = REMEDIES["cache_key"]

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
+from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog
@@ -26,16 +27,15 @@ from anaphora.cache.plan import AppMemory, Gaps, MatchedCallPlanner, has_replies
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.prefix_index import EarlierCall
 from anaphora.catalog import CacheRules, Dialect
+from anaphora.prompt import Call, ToolMark
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.rendered.request_log import droppable
 from anaphora.tokens import Bills, for_model
-from anaphora.values import TTL_SECONDS, Ttl
+from anaphora.values import TTL_SECONDS, AnyTool, Ttl
+from anaphora.wire import Wire
 from anaphora.wire.cloud_paths import unread_model
-from anaphora.wire.cutting import cut
-from anaphora.wire.markers import MARKER_PLACES
+from anaphora.wire.cutting import cut_call
 from anaphora.wire.reading import Members, object_members, request_error
-from anaphora.wire.splicing import plannable
-from anaphora.wire.tool_order import ToolOrder
 
 from .calls import LoggedCall, counts_tokens, wire_at
 
@@ -56,12 +56,11 @@ _AUTOMATIC: dict[Ttl | None, Plan] = {ttl: Plan(automatic=ttl) for ttl in (None,
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A request of a program, split into chunks."""
+    """A request of a program as chunks."""
 
     provider: str
     dialect: Dialect | None
     rendered: Rendered
-    """For the planner: with the fields that may be added."""
     rules: CacheRules
     hints: CallHints
     takes_markers: bool
@@ -69,6 +68,10 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prompt."""
     continues_stored: bool = False
     """It accepts a cache key, and continues a conversation stored at the provider."""
+    codec: Wire | None = None
+    """What rendered it,"""
+    call: Call | None = None
+    """and the call, if it may be rendered again."""
 
 
 class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
@@ -90,8 +93,8 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
     """The key of the part of its prompt that others share."""
     longer: Ttl | None = None
     """The lifetime that the request's own markers get."""
-    tools: ToolOrder = ()
-    """The order of its tools, and"""
+    tools: tuple[bytes, ...] = ()
+    """Digests of its tools in their order, and"""
     host: tuple[str, float] = ("", 0.0)
     """the host behind a router that answered, and until when it has the prefix; if requests are
     fixed."""
@@ -111,15 +114,25 @@ def read_request(
     logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
     codec, provider = logged.codec()
     members = object_members(body, "$", request_error)
-    rendered = droppable(cut(codec, body, path))
-    return read_split(
-        for_model(rendered, catalog.profile(provider, rendered.model)),
+    call = codec.parse(body, path)
+    rendered = cut_call(codec, call)
+    read = read_split(
+        for_model(droppable(rendered), catalog.profile(provider, rendered.model)),
         members,
         hints_of(headers, members),
         catalog.rules(provider, rendered.model, rendered.wire),
         provider,
         getattr(codec, "dialect", None),
     )
+    return replace(read, codec=codec, call=call)
+
+
+def reordered(read: ReadRequest, call: Call) -> ReadRequest:
+    """The request with its tools in another order."""
+    assert read.codec is not None
+    rendered = droppable(cut_call(read.codec, call))
+    profile = catalog.profile(read.provider, rendered.model)
+    return replace(read, rendered=for_model(rendered, profile), call=call)
 
 
 def may_take_markers(rules: CacheRules) -> bool:
@@ -153,9 +166,11 @@ def read_split(
     provider: str,
     dialect: Dialect | None,
 ) -> ReadRequest:
-    """A request that was split before."""
-    rendered = plannable(rendered, members, rules, dialect)
-    marks = rendered.wire in MARKER_PLACES and bool(rendered.markers)
+    """A request that was rendered before."""
+    own_breakpoint = rules.automatic_breakpoint.value == "last_message"
+    if not own_breakpoint and not any(rendered.request_markers.values()):
+        rendered = replace(rendered, automatic=None)
+    marks = bool(rendered.markers)
     keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
     fields = _STORED_FIELDS.intersection(members)
     stored = bool(fields) and any(bytes(members[name]) != b"null" for name in fields)
@@ -168,6 +183,24 @@ def read_split(
         takes_markers=not stored and ((marks and rules.slots.value > 0) or keyed),
         continues_stored=stored and keyed and bool(hints.previous_reply),
     )
+
+
+def in_tool_order(call: Call, order: tuple[bytes, ...]) -> Call | None:
+    """The call with its tools in the order of an earlier one; None if they are in that order, or
+    are not the same tools, or two of them have markers, whose lifetimes must fall."""
+    own = tool_order(call)
+    marked = sum(isinstance(mark, ToolMark) for mark in call.ir.cache.marks)
+    if own == order or marked > 1 or sorted(own) != sorted(order):
+        return None
+    found: dict[bytes, list[AnyTool]] = {}
+    for digest, tool in zip(reversed(own), reversed(call.tools), strict=True):
+        found.setdefault(digest, []).append(tool)
+    return replace(call, tools=tuple(found[digest].pop() for digest in order))
+
+
+def tool_order(call: Call) -> tuple[bytes, ...]:
+    """Digests of a request's tools in their order."""
+    return tuple(blake3(msgspec.json.encode(tool)).digest(16) for tool in call.tools)
 
 
 class ConversationPlans:

@@ -8,7 +8,7 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` returns
     reader() -> bytes in, events out                     writer() -> events in, bytes out
     read_error(status, headers, body) -> Upstream        write_error(error) -> status, headers, body
 
-`splice(body, plan, wire="anthropic")` puts the markers of a plan into a request's bytes.
+`splice(body, plan, wire="anthropic")` adds the markers of a plan to a request.
 
 `detect(body)` names the wire of a request: by its structure or, if that fits several wires, by its
 model.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from anaphora.rendered import Plan, Rendered, Request
     from anaphora.values import Event, Reply
 
-    from .splicing import SplicedBody
+    from .splicing import SplicedRequest
 
 __all__ = ["codec_for", "detect", "get", "names", "splice"]
 
@@ -189,23 +189,21 @@ def splice(
     *,
     wire: str,
     path: str = "",
-    rendered: Rendered | None = None,
     replace: bool = False,
     slots: int | None = None,
-) -> SplicedBody:
-    """The bytes of a request with the markers of a plan in them, and nothing else changed.
+) -> SplicedRequest:
+    """A request with the markers of a plan, rendered from what `parse` reads in its bytes.
 
-    `wire` is a name that `get` takes. `rendered` is the cut request, if it exists already.
-    Markers of the request stay, and count towards `slots`; with `replace` only the plan's remain.
-    For a provider without markers the body is unchanged, with a notice.
+    `wire` is a name that `get` takes. Markers of the request stay, and count towards `slots`; with
+    `replace` only the plan's remain. A provider without markers gets none, with a notice.
     """
     from .cutting import cut
+    from .splicing import check_unambiguous
     from .splicing import splice as splice_markers
 
-    if rendered is None:
-        rendered = cut(get(wire), body, path)
-    dialect = None if wire in WIRES else dialect_of(wire)
-    return splice_markers(body, plan, rendered, dialect, replace=replace, slots=slots)
+    check_unambiguous(body)
+    codec = get(wire)
+    return splice_markers(codec, cut(codec, body, path), plan, replace=replace, slots=slots)
 
 
 def provider_of(name: str) -> str:

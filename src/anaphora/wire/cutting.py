@@ -12,6 +12,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.bounded import BoundedMap
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
@@ -27,12 +28,22 @@ class SentProfile(Profile, frozen=True, kw_only=True):
     as_sent = True
 
 
+#: By the identity of the profile, which the entry keeps.
+_SENT = BoundedMap[int, tuple[Profile, SentProfile]](1024)
+
+
 def as_sent(profile: Profile) -> SentProfile:
-    """The profile with which a call is rendered as it was read, on its own wire."""
+    """The profile with which a call is rendered as it was read, on its own wire: the same one at
+    every call."""
+    known = _SENT.get(id(profile))
+    if known is not None and known[0] is profile:
+        return known[1]
     figures = {name: getattr(profile, name) for name in profile.__struct_fields__}
     figures["refusals"] = replace(profile.refusals, value=())
     figures["version_refusals"] = {}
-    return SentProfile(**figures)
+    made = SentProfile(**figures)
+    _SENT[id(profile)] = profile, made
+    return made
 
 
 def check_kept(rendered: Rendered) -> None:

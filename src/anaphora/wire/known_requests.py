@@ -34,6 +34,7 @@ from anaphora.prompt import BlockMark, Call, MarkRequest, PartMark, PromptBlock
 from anaphora.rendered import Rendered
 from anaphora.values import Conversation, Message
 from anaphora.values.conversation import Segment
+from anaphora.values.stability import SegmentRole
 
 from . import Wire, base_of, get
 from .markers import marked_message
@@ -291,7 +292,7 @@ class RequestReading:
     def _keep(self, call: Call, listed: MessageList, found: _Beginning | None) -> None:
         """Keeps the request. `listed` are its messages that were parsed."""
         base, hashes, known = self._base, self._hashes, self.known
-        messages, blocks = call.ir.segments[0].messages, blocks_in_messages(base, call)
+        messages, blocks = call.ir.run(SegmentRole.CONVERSATION), blocks_in_messages(base, call)
         cuts, missing, size = list[_Cut](), 0, _REQUEST_BYTES
         if found is not None:
             of, missing, size = found.kept.cuts, found.missing, found.cut.size
@@ -322,8 +323,8 @@ class RequestReading:
 
 def _joined(call: Call, kept: _Kept, known: int) -> Call:
     """The call of a body's rest with the known messages before its own."""
-    ir, segment = call.ir, call.ir.segments[0]
-    new = segment.messages
+    ir = call.ir
+    new = ir.run(SegmentRole.CONVERSATION)
     if len(kept.messages) == known:
         messages = kept.messages.append(*new) if new else kept.messages
     else:
@@ -340,8 +341,8 @@ def _joined(call: Call, kept: _Kept, known: int) -> Call:
         call,
         ir=msgspec.structs.replace(
             ir,
-            system_blocks=kept.blocks or ir.system_blocks,
-            segments=(Segment(segment.role, messages),),
+            system_blocks=kept.blocks or ir.all_system_blocks(),
+            segments=(Segment(SegmentRole.CONVERSATION, messages),),
         ),
     )
 

@@ -149,14 +149,14 @@ def depends_on(base: str, call: Call) -> tuple[object, ...]:
     if base != "openai_responses":
         return (False,)
     ir = call.ir
-    blocks = ir.system_blocks
+    blocks = ir.all_system_blocks()
     given = bool(blocks) and blocks[0].label == "instructions"
     return given, ir.continuation is None, ir.cache.automatic
 
 
 def blocks_in_messages(base: str, call: Call) -> tuple[PromptBlock, ...]:
     """The system prompt of a call, if it was a message."""
-    blocks = call.ir.system_blocks
+    blocks = call.ir.all_system_blocks()
     if base == "openai_chat" or (base == "openai_responses" and not depends_on(base, call)[0]):
         return blocks
     return ()

@@ -197,7 +197,8 @@ def opaque_json(
 def render_items(
     section: Section, items: tuple[R, ...], encode: Callable[[R], bytes], splice: int | None
 ) -> LogAppend:
-    """The items of a section, each a chunk; an error names the item."""
+    """The items of a section, each a chunk; an error names the item. Providers refuse a marker on a
+    blank text."""
     append = LogAppend()
     kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
     for index, item in enumerate(items):
@@ -205,7 +206,8 @@ def render_items(
             data = encode(item)
         except InvalidRequest as problem:
             raise problem.within(f"{section}[{index}]") from None
-        append.chunk(kind, b"," + data if index else data, splice)
+        blank = isinstance(item, PromptBlock) and not item.text.strip()
+        append.chunk(kind, b"," + data if index else data, None if blank else splice)
     return append
 
 
@@ -297,7 +299,7 @@ def foreign_extras(extras: Extras | None, wire: str, path: str) -> list[Notice]:
 
 def system_blocks_of(call: Call, profile: Profile) -> tuple[PromptBlock, ...]:
     """The blocks of the system prompt; in requests rendered as sent also blank ones."""
-    blocks = call.ir.system_blocks
+    blocks = call.ir.all_system_blocks()
     return blocks if blocks and profile.as_sent else call.ir.system_field_blocks()
 
 
@@ -305,7 +307,7 @@ def system_block_index(call: Call, index: int, profile: Profile) -> int | None:
     """The index of a system block among those that are sent."""
     if not profile.as_sent:
         return call.ir.system_field_index(index)
-    return index if 0 <= index < len(call.ir.system_blocks) else None
+    return index if 0 <= index < len(call.ir.all_system_blocks()) else None
 
 
 def foreign_sections(call: Call, wire: str) -> list[Notice]:

@@ -247,6 +247,8 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
             marker = mark.marker or markers.get(mark.ttl)
             if marker is None:
                 raise _unknown_ttl(markers, mark.ttl)
+            if log.slice(splice - 1, splice) == b"{":
+                marker = marker[1:]  # an object without other members
             pieces += (log, written, splice), marker
             written = splice
             mark = next(upcoming, None)

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.errors import InvalidRequest, RequestRejected, TooLarge
+from anaphora.errors import RequestRejected, TooLarge
 
 from .reading import (
     DECODE_ERRORS,
@@ -28,8 +28,8 @@ from .reading import (
     decode_elements,
     decode_members,
     decode_reason,
+    encode_members,
 )
-from .spans import document_span, member_spans
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -102,13 +102,14 @@ def decode_pieces(data: bytes) -> tuple[Any, Members]:
 
 
 def _members(data: bytes) -> Members | None:
-    """The members of an object; None if it is not an object or has a duplicate key."""
+    """The members of an object; None if it is not an object, or may have a duplicate key."""
     try:
-        members = decode_members(data)
-        member_spans(data, document_span(data), "$", members)
-    except (InvalidRequest, *DECODE_ERRORS):
+        plain = msgspec.json.format(data, indent=-1)
+        if encode_members(decode_members(plain)) != plain:
+            return None
+        return decode_members(data)
+    except DECODE_ERRORS:
         return None
-    return members
 
 
 def _decode_part(raw: bytes | msgspec.Raw, depth: int) -> Any:

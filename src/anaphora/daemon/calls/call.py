@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
     from anaphora.traffic.matching import RememberedCall
+    from anaphora.wire.known_requests import RequestReading
     from anaphora.wire.permissions.facts import CallFacts
     from anaphora.wire.permissions.kept import CallContent
 
@@ -128,6 +129,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """Its new part is so long that it is read in a thread."""
     call: Call | None = None
     """The parsed request, or the prompt of a call of JSON-RPC."""
+    reading: RequestReading | None = None
+    """What was read of the request, and the chunks of the turn before."""
     content: CallContent | None = None
     """What the messages of a request of a wire hold besides text."""
     request: WireRequest | None = None

@@ -1,9 +1,9 @@
 """Lowers the limit of the output to `max_tokens` of the grant, under `over_max_tokens: clamp`.
 
-    clamped = clamp_request(request, facts, grant)      None if it stays within the grant
-    clamped.request, clamped.facts, clamped.notice
+    clamped = clamp_request(call, facts, grant)      None if it stays within the grant
+    clamped.call, clamped.facts, clamped.notice
 
-Only the digits of the limit change in the bytes of a request. Providers require a limit above the
+Providers require a limit above the
 thinking budget, so a request whose limit would fall to the budget or below is refused.
 """
 
@@ -16,12 +16,12 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.daemon.access.grants import LlmGrant
-from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call
 from anaphora.values import Notice
+from anaphora.wire.parts import own_members
 from anaphora.wire.permissions.facts import CallFacts
-from anaphora.wire.reading import decode_elements, decode_members
+from anaphora.wire.reading import decode_elements, decode_members, encode_members
 
 from .translation import spelling, with_members
 
@@ -29,14 +29,14 @@ _STEP = re.compile(r"\w+")
 
 
 class ClampedRequest(NamedTuple):
-    request: WireRequest
+    call: Call
     facts: CallFacts
     notice: Notice
 
 
-def clamp_request(request: WireRequest, facts: CallFacts, grant: LlmGrant) -> ClampedRequest | None:
-    """The request with all its limits within the grant. None if it needs no change, or the grant
-    refuses instead. Raises `NotGranted` if the thinking budget does not fit."""
+def clamp_request(call: Call, facts: CallFacts, grant: LlmGrant) -> ClampedRequest | None:
+    """The call of a request with all its limits within the grant. None if it needs no change, or
+    the grant refuses instead. Raises `NotGranted` if the thinking budget does not fit."""
     most = grant.max_tokens
     if most is None or grant.over_max_tokens != "clamp":
         return None
@@ -45,15 +45,18 @@ def clamp_request(request: WireRequest, facts: CallFacts, grant: LlmGrant) -> Cl
     if not over or asked is None:
         return None
     _check_budget(facts.budget, most, asked, field)
-    members, body = request.members, request.body
+    params, extras = call.params, call.extras
+    if params.max_tokens is not None and params.max_tokens > most:
+        params = replace(params, max_tokens=most)
+    members = own_members(extras, facts.wire)
     for param in over:
         name, *steps = _STEP.findall(param)
-        name = spelling(members, name) or name
-        changed = _with_limit(bytes(members[name]), steps, most)
-        body = with_members(body, members, {name: changed})
-        members = {**members, name: msgspec.Raw(changed)}
+        held = spelling(members, name)
+        if held is not None:  # one that the wire does not know as the limit
+            members[held] = msgspec.Raw(_with_limit(bytes(members[held]), steps, most))
+            extras = {**(extras or {}), facts.wire: encode_members(members).decode()}
     return ClampedRequest(
-        replace(request, body=body, members=members),
+        replace(call, params=params, extras=extras),
         replace(facts, max_tokens=most),
         _notice(asked, most, field),
     )

@@ -1,12 +1,10 @@
-"""Builds the request for a target that does not speak the wire of the app's request, or for a call
-of JSON-RPC: parses it, adapts its parameters to the target, and renders it.
+"""Builds the call for a target from that of an app.
 
-Missing fields of a request on the same wire are inserted into its bytes, and nothing else changes:
+    own_call(call, target, ...)      the target speaks the wire of the app's request: the same call,
+                                     with the target's model and the fields that the grant requires
+    translate(planner, call, ...)    any other target, and calls of JSON-RPC: parameters are adapted
 
-    filled = fill_max_tokens("anthropic", body, members, 2048)
-    filled.body, filled.members
-
-Only absent fields (and nulls) are filled; `calls.clamping` lowers limits that a request sets.
+`calls.clamping` lowers limits that a request sets.
 """
 
 from __future__ import annotations
@@ -14,13 +12,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora import wire
-from anaphora import wire as wires
 from anaphora.cache.compared_prompt import CallHints, block_hashes
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.canonical import string
@@ -30,19 +27,23 @@ from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_prompt
+from anaphora.daemon.access.granted_models import hides_model
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.faces import face_of
+from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Params, Reasoning
+from anaphora.prompt import Call, Params, Reasoning
 from anaphora.rendered import Plan, Rendered
 from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
+from anaphora.wire.dialect import DialectCodec
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.known_requests import RequestReading
+from anaphora.wire.openai_chat.types import OLD_LIMIT, USAGE_KEY
+from anaphora.wire.parts import own_members
 from anaphora.wire.permissions.content import read_content
-from anaphora.wire.reading import Members, decode_members
-from anaphora.wire.spans import MemberSpan, document_span, member_spans
-from anaphora.wire.tables import request_table
+from anaphora.wire.reading import Members, decode_members, encode_members, known_text
 
 from .call import AppCall
 
@@ -52,14 +53,8 @@ if TYPE_CHECKING:
 #: The limit for providers that require one, if neither grant nor catalog has one.
 DEFAULT_MAX_TOKENS = 1024
 
-_NULL = msgspec.Raw(b"null")
-
-
-class FilledBody(msgspec.Struct, frozen=True, eq=False):
-    """A request's bytes, and its fields in them."""
-
-    body: bytes
-    members: Members
+CACHE_KEY = "prompt_cache_key"
+_CHAT = "openai_chat"
 
 
 def max_tokens_to_fill(grant: LlmGrant, profile: Profile) -> int:
@@ -69,60 +64,76 @@ def max_tokens_to_fill(grant: LlmGrant, profile: Profile) -> int:
     return min(limits, default=DEFAULT_MAX_TOKENS)
 
 
-def fill_max_tokens(
-    wire: str, body: bytes, members: Members, tokens: int, *, profile: Profile | None = None
-) -> FilledBody:
-    """The request with a limit of its output. `wire` is a name of `wire.WIRES`; the profile says
-    which of the two field names a Chat host accepts."""
-    face = face_of(wire)
-    inside, name = face.limit_place
-    if any(members.get(other, _NULL) != _NULL for other in face.limit_names):
-        return FilledBody(body, members)
-    if face.limit_names and profile is not None:
-        own = profile.max_tokens_field
-        name = name if own is None else own.value
-    snake_case = request_table(wire).rename is camel
-    return fill_field(body, members, name, b"%d" % tokens, inside=inside, snake_case=snake_case)
+def own_call(
+    call: AppCall, target: Target, request: WireRequest, stream: bool, notices: list[Notice]
+) -> Call:
+    """The call for a target that speaks the wire of the app's request."""
+    asked, endpoint, grant = call.call, target.endpoint, call.app.grant.llm
+    assert asked is not None
+    changes: dict[str, Any] = {}
+    extras = dict(asked.extras or {})
+    _fill_limit(call, target, changes, extras, notices)
+    stores = not endpoint.features.stores_responses or "stored_responses" in grant.permissions
+    if asked.params.store is None and not stores:
+        changes["store"] = False
+    if asked.params.stream != stream:
+        changes["stream"] = stream
+    omitted = () if endpoint.resolved.dialect is None else endpoint.resolved.dialect.omitted
+    if stream and USAGE_KEY in extras and "stream_options" not in omitted:
+        del extras[USAGE_KEY]
+        call.hides_usage = True
+    ir = asked.ir
+    if call.masked:
+        salt = salt_field(endpoint.resolved)
+        name = salt or CACHE_KEY
+        given = known_text(request.members, name)
+        if given or salt:
+            key = app_key(call.app.id, given)
+            if not salt and ir.cache.key is not None:
+                ir = replace(ir, cache=replace(ir.cache, key=key))
+            else:
+                own = own_members(extras, request.wire)
+                own[name] = msgspec.Raw(string(key))
+                extras[request.wire] = encode_members(own).decode()
+            notices.append(own_key(name))
+            call.masked = not salt and not keys_separate(target.rules)
+    made = replace(
+        asked,
+        ir=ir,
+        model=asked.model if hides_model(request) else target.model,
+        params=replace(asked.params, **changes) if changes else asked.params,
+        extras=extras or None,
+    )
+    codec = endpoint.wire
+    return codec.adopt(made) if isinstance(codec, DialectCodec) else made
 
 
-def fill_store(wire: str, body: bytes, members: Members) -> FilledBody:
-    """The request with `store: false`, on a wire whose provider stores answers by default, for apps
-    that may not use stored ones."""
-    if not wires.features(wire).stores_responses:
-        return FilledBody(body, members)
-    return fill_field(body, members, "store", b"false")
+def own_key(name: str) -> Notice:
+    text = f"the {name} is this app's own, so that it shares no cache with other apps"
+    return Notice("cache_key_per_app", text, name)
 
 
-def fill_field(
-    body: bytes,
-    members: Members,
-    name: str,
-    value: bytes,
-    *,
-    inside: str = "",
-    snake_case: bool = False,
-) -> FilledBody:
-    """The request with this field, if it is absent or null: at the top level, or in the object
-    `inside`, which is added if absent. The field's JSON is `value`. With `snake_case` the provider
-    reads that spelling as well; to others it is an unknown field."""
-    if not inside:
-        held = spelling(members, name) if snake_case or name in members else None
-        if held is None:
-            return FilledBody(_append(body, name, value), {**members, name: msgspec.Raw(value)})
-        if members[held] != _NULL:
-            return FilledBody(body, members)
-        span = member_spans(body, document_span(body), "$")[held]
-        return FilledBody(_replace(body, span, value), {**members, held: msgspec.Raw(value)})
-    outer = spelling(members, inside) if snake_case or inside in members else None
-    if outer is None or members[outer] == _NULL:
-        return fill_field(body, members, inside, b'{"%s":%s}' % (name.encode(), value))
-    old = bytes(members[outer])
-    inner = msgspec.json.decode(old, type=dict[str, msgspec.Raw])
-    new = fill_field(old, inner, name, value, snake_case=snake_case).body
-    if new == old:
-        return FilledBody(body, members)
-    span = member_spans(body, document_span(body), "$")[outer]
-    return FilledBody(_replace(body, span, new), {**members, outer: msgspec.Raw(new)})
+def _fill_limit(
+    call: AppCall,
+    target: Target,
+    changes: dict[str, Any],
+    extras: dict[str, str],
+    notices: list[Notice],
+) -> None:
+    """Sets the limit of the output if the grant or the provider requires one."""
+    grant, facts = call.app.grant.llm, call.given
+    assert facts is not None
+    limited = grant.has_spend_limit or grant.max_tokens is not None
+    if facts.max_tokens is None and (limited or target.endpoint.features.requires_max_tokens):
+        tokens = changes["max_tokens"] = max_tokens_to_fill(grant, target.profile)
+        named = target.profile.max_tokens_field
+        if target.endpoint.base_wire == _CHAT and named is not None and named.value == "max_tokens":
+            extras |= OLD_LIMIT
+        field = facts.max_tokens_field
+        text = f"{field} was missing and set to {tokens}, the most that the grant allows"
+        notices.append(Notice("max_tokens_set", text, field))
+        facts = replace(facts, max_tokens=tokens)
+    call.facts = facts
 
 
 def spelling(members: Members, name: str) -> str | None:
@@ -132,47 +143,11 @@ def spelling(members: Members, name: str) -> str | None:
     return next((key for key in members if "_" in key and camel(key) == name), None)
 
 
-def _append(body: bytes, name: str, value: bytes) -> bytes:
-    """The document with a member added at its end."""
-    end = document_span(body).end - 1
-    last = end
-    while body[last - 1] in b" \t\n\r":
-        last -= 1
-    comma = b"" if body[last - 1 : last] == b"{" else b","
-    return b'%s%s"%s":%s%s' % (body[:end], comma, name.encode(), value, body[end:])
-
-
-def _replace(body: bytes, span: MemberSpan, value: bytes) -> bytes:
-    return body[: span.start] + value + body[span.end :]
-
-
 def with_members(body: bytes, members: Members, changes: Mapping[str, bytes]) -> bytes:
-    """The body with these fields: replaced if present, otherwise added at its end. `members` are
-    the present ones; values are JSON."""
+    """The body with these fields, whose values are JSON. `members` are the present ones."""
     if not changes:
         return body
-    span = document_span(body)
-    edits: list[tuple[int, int, bytes]] = []
-    if any(name in members for name in changes):
-        spans = member_spans(body, span, "$")
-        edits = [
-            (spans[name].start, spans[name].end, value)
-            for name, value in changes.items()
-            if name in spans
-        ]
-    added = b"".join(
-        b"," + string(name) + b":" + value for name, value in changes.items() if name not in members
-    )
-    if added:
-        end = span.end - 1
-        edits.append((end, end, added if members else added[1:]))
-    pieces: list[bytes | memoryview] = []
-    view, done = memoryview(body), 0
-    for start, stop, inserted in sorted(edits):
-        pieces += [view[done:start], inserted]
-        done = stop
-    pieces.append(view[done:])
-    return b"".join(pieces)
+    return encode_members(members | {name: msgspec.Raw(raw) for name, raw in changes.items()})
 
 
 def member_object(members: Members, name: str) -> Members:
@@ -188,6 +163,7 @@ async def translate(
     assert asked is not None
     params, grant = asked.params, call.app.grant.llm
     if given is not None:
+        asked = face_of(given.wire).repaired(asked)
         marked = functools.partial(wire.host_marks, asked, given.wire, target.endpoint.base_wire)
         asked = await work(call, marked)
     adapted = AdaptedParams(target, None if given is None else given.wire)
@@ -263,12 +239,12 @@ def _check(
 
 
 def parse_request(call: AppCall, reading: RequestReading, rest: bytes | None = None) -> None:
-    """Parses the request of a wire, with the corrections that the wire's own SDK needs, and notes
-    what its messages hold. `rest` is as for `RequestReading.parse`. Raises `InvalidRequest`."""
+    """Parses the request of a wire, and notes what its messages hold. `rest` is as for
+    `RequestReading.parse`. Raises `InvalidRequest`."""
     request = call.request
     assert request is not None
     reading.parse(request.path, rest=rest)
-    call.call = face_of(request.wire).repaired(reading.call)
+    call.call, call.reading = reading.call, reading
     call.content = read_content(request.wire, call.call)
 
 

@@ -147,7 +147,11 @@ class DialectCodec:
     def parse(self, body: bytes, path: str = "", first: int = 0) -> Call:
         body = body_from_path(body, self.dialect, path)
         body, unsupported = separate_unsupported(body, self.dialect)
-        call = with_unsupported(self._codec.parse(body, path, first), self.dialect, unsupported)
+        call = self._codec.parse(body, path, first)
+        return self.adopt(with_unsupported(call, self.dialect, unsupported))
+
+    def adopt(self, call: Call) -> Call:
+        """A call of this provider, which the wire's own codec read."""
         call = own_call(decode_params(call, self.dialect), self.dialect)
         markers = self.dialect.markers
         return decode_marks(call, self.dialect.wire, markers) if markers else call

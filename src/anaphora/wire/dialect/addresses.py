@@ -99,19 +99,3 @@ def changed_tail(envelope: Envelope, dialect: Dialect) -> bytes:
         return tail
     rest = encode_members(changed)
     return b"," + rest[1:] if len(rest) > 2 else b"}"
-
-
-def sent_body(body: bytes, dialect: Dialect) -> bytes:
-    """A body of the wire as this provider takes it: for requests that are passed on."""
-    if not dialect.constants:
-        return body
-    members = object_members(body, "$", request_error)
-    return _with_constants(
-        {name: raw for name, raw in members.items() if name not in dialect.omitted}, dialect
-    )
-
-
-def _with_constants(members: Members, dialect: Dialect) -> bytes:
-    for name, value in dialect.constants.items():
-        members.setdefault(name, msgspec.Raw(dumps(value)))
-    return encode_members(members)

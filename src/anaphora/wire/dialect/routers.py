@@ -18,7 +18,6 @@ from anaphora.rendered import Rendered
 from anaphora.values import Opaque, Reply
 from anaphora.wire.openai_chat.types import BESIDE
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
-from anaphora.wire.spans import Edit, document_span, member_spans
 
 #: The name of a host. It comes from an answer, and is written into requests and notices.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/()+-]{0,79}", re.ASCII)
@@ -58,37 +57,6 @@ def without_reply_fields(reply: Reply, dialect: Dialect) -> Reply:
     extras = {**(reply.extras or {}), dialect.wire: encode_members(known).decode()}
     message = msgspec.structs.replace(reply.message, parts=tuple(parts))
     return msgspec.structs.replace(reply, message=message, extras=extras)
-
-
-def host_edit(body: bytes, host: str, model: str, router: Router) -> Edit | None:
-    """The change of a request that asks for a host; None if it chooses its hosts, or cannot ask
-    for one."""
-    if any(fnmatchcase(model, pattern) for pattern in router.chosen_models):
-        return None
-    if any(_inner(body, path.split("."))[1] == [] for path in router.chosen_by):
-        return None
-    at, missing, comma = _inner(body, router.pin.split(".") if router.pin else ["model"])
-    if not router.pin:
-        return (at, at, b":" + host.encode()) if not missing else None
-    if not missing or comma is None:
-        return None
-    *outer, name = map(string, missing)
-    opening = comma + b"".join(each + b":{" for each in outer) + name
-    return at, at, opening + b":[" + string(host) + b"]" + b"}" * len(outer)
-
-
-def _inner(body: bytes, levels: list[str]) -> tuple[int, list[str], bytes | None]:
-    """The end of the innermost value on a path that a document has, the levels that it lacks, and
-    what a member to add there begins with; None if that value is no object."""
-    span = document_span(body)
-    for depth, name in enumerate(levels):
-        if body[span.start : span.start + 1] != b"{":
-            return span.end - 1, levels[depth:], None
-        members = member_spans(body, span, name)
-        if name not in members:
-            return span.end - 1, levels[depth:], b"," if members else b""
-        span = members[name].value
-    return span.end - 1, [], None
 
 
 def with_host(rendered: Rendered, host: str, router: Router) -> Rendered | None:

@@ -46,6 +46,7 @@ from .types import (
     NULL,
     OLD_LIMIT,
     PATH,
+    USAGE_KEY,
     WIRE,
     ChatRequest,
     JsonFormat,
@@ -193,6 +194,8 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
     if not traits.options and not traits.as_sent:
         tree.pop("prompt_cache_options", None)
     cache_params = PARAMS.cache_params(model, tree)
+    if traits.as_sent and USAGE_KEY in (call.extras or {}):
+        tree.pop("stream_options")
     fields = joined_fields(tree)
     limit = fields.pop("max_completion_tokens", None)
     if limit is not None:
@@ -242,7 +245,14 @@ def read_params(
     kept = extras_of(WIRE, extras)
     if one is None and two is not None:
         kept = OLD_LIMIT if kept is None else {**kept, **OLD_LIMIT}
+    if request.stream and not _asks_for_usage(request):
+        kept = {**(kept or {}), USAGE_KEY: "false"}
     return params, cache, kept
+
+
+def _asks_for_usage(request: ChatRequest) -> bool:
+    raw = bytes(request.stream_options)
+    return raw[:1] == b"{" and bytes(decode_members(raw).get("include_usage", b"")) == b"true"
 
 
 def _stream_options(request: ChatRequest) -> msgspec.Raw | None:

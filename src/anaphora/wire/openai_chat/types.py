@@ -38,6 +38,8 @@ LISTED, BESIDE_CONTENT, LEGACY = (
 )
 #: In the extras of a call: the field of its limit, if that is the older one.
 OLD_LIMIT = FrozenExtras({FORM: '"max_tokens"'})
+#: Key in the extras of a call: it streams, and did not ask for the usage.
+USAGE_KEY = "openai_chat.usage"
 
 
 def has_form(extras: Extras | None, form: Extras) -> bool:

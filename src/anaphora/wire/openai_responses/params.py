@@ -37,8 +37,8 @@ from anaphora.wire.params import (
     system_text_notices,
     whole_number,
 )
-from anaphora.wire.parts import foreign_extras
-from anaphora.wire.reading import Members, extras_of
+from anaphora.wire.parts import foreign_extras, own_members
+from anaphora.wire.reading import Members, encode_members, extras_of
 
 from .types import MEMO, PATH, WIRE, JsonFormat, ResponsesRequest, SchemaFormat
 
@@ -163,7 +163,12 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
     if call.ir.continuation is not None and (traits.as_sent or continues(call)):
         previous = string(call.ir.continuation.previous_response_id)
         fields = {"previous_response_id": previous, **fields}
-    tail = closing_members(fields, call.extras, WIRE, _SENT_APART) + b"}"
+    head, extras = b'{"model":' + string(call.model), call.extras
+    own = {} if call.model else own_members(extras, WIRE)
+    if traits.as_sent and "prompt" in own:  # a stored prompt decides the model
+        head = b'{"prompt":' + bytes(own.pop("prompt"))
+        extras = {**(extras or {}), WIRE: encode_members(own).decode()}
+    tail = closing_members(fields, extras, WIRE, _SENT_APART) + b"}"
     cache_params = PARAMS.cache_params(string(call.model), tree)
     if traits.as_sent:
         cache_params = PARAMS.sent_cache_params(b'{"model":' + string(call.model) + tail)
@@ -171,7 +176,7 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
         source=source,
         path=PATH,
         headers=(("content-type", "application/json"),),
-        head=b'{"model":' + string(call.model),
+        head=head,
         tail=tail,
         cache_params=cache_params,
         notices=tuple(_notices(call, traits)),

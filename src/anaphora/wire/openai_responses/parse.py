@@ -70,7 +70,7 @@ from .fields import TABLE
 from .items import continues_message
 from .params import read_params
 from .reply import ItemReader, ReadItem
-from .types import ITEM, MEMO, NULL, UNSET, WIRE
+from .types import ITEM, MEMO, NULL, STRICT_KEY, UNSET, WIRE
 
 _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
@@ -207,8 +207,10 @@ def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
             continue
         extras = unknown.extras(WIRE, nulls=True) if unknown is not None else None
         description = tool.description or ""
-        read = Tool(tool.name or "", description, schema.decode(), tool.strict, extras=extras)
-        tools.append(read)
+        strict = tool.strict
+        if isinstance(strict, msgspec.UnsetType):
+            strict, extras = None, {**(extras or {}), STRICT_KEY: "null"}
+        tools.append(Tool(tool.name or "", description, schema.decode(), strict, extras=extras))
     return tuple(tools)
 
 

@@ -80,7 +80,7 @@ from .items import (
     text_part,
 )
 from .params import Traits, automatic_ttl, continues, envelope, traits_of
-from .types import AUTOMATIC, ITEM, MARKERS, MEMO, WIRE
+from .types import AUTOMATIC, ITEM, MARKERS, MEMO, STRICT_KEY, WIRE
 
 TOOLS = b',"tools":['
 INPUT = b',"input":['
@@ -215,8 +215,9 @@ def _instruction_log(text: str) -> ChunkLog:
 
 
 def _tool_definition(tool: Tool, members: bytes) -> bytes:
-    strict = dumps(tool.strict)
-    definition = b'{"type":"function",%b,"strict":%b}' % (members, strict)
+    left_out = tool.strict is None and STRICT_KEY in (tool.extras or {})
+    strict = b"" if left_out else b',"strict":' + dumps(tool.strict)
+    definition = b'{"type":"function",%b%b}' % (members, strict)
     return merged(definition, tool.extras, WIRE)
 
 

@@ -48,6 +48,8 @@ OptionalText: TypeAlias = str | msgspec.UnsetType
 
 #: The default of `Raw` fields: msgspec accepts no union of `Raw` and None.
 NULL = msgspec.Raw(b"null")
+#: Key in the extras of a tool that had no `strict`: the provider then decides, unlike with null.
+STRICT_KEY = "openai_responses.strict"
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,7 +117,7 @@ class FunctionTool(Strict, frozen=True, tag_field="type", tag="function"):
     name: str | None = None
     parameters: msgspec.Raw = NULL
     description: str | None = None
-    strict: bool | None = None
+    strict: bool | msgspec.UnsetType | None = UNSET
 
 
 # ── Requests ──────────────────────────────────────────────────────────────────────────────────────

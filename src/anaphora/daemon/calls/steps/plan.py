@@ -1,5 +1,5 @@
-"""Builds the request for a target: the app's own bytes if the target speaks their wire, otherwise
-the request rendered again (`calls.translation`); with markers, and the bound of its cost."""
+"""Builds the request for a target (`calls.translation`): renders the app's call, as it was sent if
+the target speaks its wire; with markers, and the bound of its cost."""
 
 from __future__ import annotations
 
@@ -8,34 +8,23 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache import hints_of
 from anaphora.cache.cold import ALLOWED, COLD_HEADER
-from anaphora.canonical import string
 from anaphora.catalog import CacheRules
 from anaphora.client.costs.bounds import CostBound, cost_bound, written_ttls
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.response import largest_shares
 from anaphora.client.target import Target
-from anaphora.daemon.access.granted_models import FIELD, hides_model, no_bound_error
+from anaphora.daemon.access.granted_models import no_bound_error
 from anaphora.daemon.access.handles import stored_tokens
-from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
+from anaphora.daemon.access.isolation import app_key, keys_separate
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
 from anaphora.daemon.calls.pipeline import CallStep, CallTools
-from anaphora.daemon.calls.translation import (
-    FilledBody,
-    fill_max_tokens,
-    fill_store,
-    max_tokens_to_fill,
-    member_object,
-    with_members,
-)
-from anaphora.daemon.faces import face_of
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
@@ -45,11 +34,7 @@ from anaphora.tokens import Counts, for_model
 from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
-from anaphora.wire.cutting import cut_reading
-from anaphora.wire.dialect.addresses import path_for, sent_body
-from anaphora.wire.elements import DecodedBody
-from anaphora.wire.known_requests import KnownRequests
-from anaphora.wire.reading import Members, known_text
+from anaphora.wire.cutting import as_sent
 from anaphora.wire.splicing import splice
 
 T = TypeVar("T")
@@ -61,7 +46,6 @@ _PLAIN = frozenset(
     " metadata".split()
 )
 _NO_PROMPT = PromptIR()
-_KEY = "prompt_cache_key"
 
 
 class PlanRequest(CallStep):
@@ -144,53 +128,37 @@ class PlanRequest(CallStep):
             return act()
         return await self._tools.off_loop.run(call.app.id, act)
 
-    # ── The app's own bytes ──────────────────────────────────────────────────────────────────────
+    # ── The app's own wire ──────────────────────────────────────────────────────────────────────
 
     async def _pass_through(
         self, call: AppCall, target: Target, request: WireRequest, stream: bool
     ) -> PreparedRequest:
-        endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
-        face, path, now = face_of(endpoint.base_wire), request.path, time.time()
-        if face.model_in_path:
-            path = face.path_to(target.model, stream=stream)
+        endpoint, now = target.endpoint, time.time()
         notices: list[Notice] = []
-        known = self._tools.requests
-        if call.is_large:
-            act = functools.partial(_split, known, call, target, request, path, stream, notices)
-            body, decoded, own, read = await self.work(call, act)
-        else:
-            body, decoded, own, read = _split(known, call, target, request, path, stream, notices)
+        read_own = functools.partial(_read_own, call, target, request, stream, notices)
+        own, read = await self.work(call, read_own)
+        rendered = read.rendered
         plan = self.place_markers(call, target, read, own, now)
-        headers: tuple[tuple[str, str], ...] = ()
+        slots = target.rules.slots.value
+        if plan.automatic is not None:
+            slots -= target.rules.automatic_slots.value
+        to_splice = functools.partial(splice, endpoint.wire, rendered, plan, slots=slots)
+        spliced = await self.work(call, to_splice)
         if plan is not own:
-            slots = rules.slots.value
-            if plan.automatic is not None:
-                slots -= rules.automatic_slots.value
-            to_splice = body, plan, read.rendered, dialect
-            if call.is_large:
-                act_splice = functools.partial(splice, *to_splice, slots=slots, decoded=decoded)
-                spliced = await self.work(call, act_splice)
-            else:
-                spliced = splice(*to_splice, slots=slots, decoded=decoded)
-            body, headers = spliced.body, spliced.headers
             notices += spliced.notices
             if spliced.marks != plan.marks:
                 plan = replace(plan, marks=spliced.marks)
                 if call.remembered is not None:
                     call.remembered.sent = replace(call.remembered.sent, plan=plan)
-        if dialect is not None and dialect.path:
-            path = path_for(dialect, path, target.model, stream=stream)
-            to_send = body, dialect
-            body = await self.work(call, lambda: sent_body(*to_send))
-        elif not face.model_in_path:
-            path = read.rendered.envelope.path
-        asked, sent_headers = self._recorded_call(call, target, request)
+        body = await self.work(call, spliced.request.body.join)
+        asked, headers = self._recorded_call(call, target, request)
+        headers += spliced.request.headers[len(rendered.envelope.headers) :]
         return PreparedRequest(
             call=asked,
-            rendered=read.rendered,
+            rendered=rendered,
             plan=plan,
             at=now,
-            outgoing=endpoint.outgoing_body(path, sent_headers + headers, body),
+            outgoing=endpoint.outgoing_body(spliced.request.path, headers, body),
             notices=tuple(notices),
         )
 
@@ -233,40 +201,32 @@ class PlanRequest(CallStep):
         plan = remembered.plan or own
         if call.masked and rendered.key_place is not None and keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")
-            plan = replace(plan, key=key, notices=(*plan.notices, _own_key(_KEY)))
+            plan = replace(
+                plan, key=key, notices=(*plan.notices, translation.own_key(translation.CACHE_KEY))
+            )
             call.masked = False
         if plan is not own:
             remembered.sent = replace(remembered.sent, plan=plan)
         return plan
 
 
-def _split(
-    requests: KnownRequests,
-    call: AppCall,
-    target: Target,
-    request: WireRequest,
-    path: str,
-    stream: bool,
-    notices: list[Notice],
-) -> tuple[bytes, DecodedBody, Plan, ReadRequest]:
-    """The request for a target, before markers are placed: its body, the members of that, its own
-    plan, and its chunks."""
-    endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
-    filled = _fill(call, target, request, notices)
-    body, members = filled.body, filled.members
-    changes = _changes(call, target, members, stream, notices)
-    if changes:
-        body = with_members(body, members, changes)
-        members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
-    decoded = DecodedBody(members)
-    scope = f"{call.app.owner} {endpoint.id}"
-    reading = requests.read(body, endpoint.wire_name, path, scope, codec=endpoint.wire)
-    rendered = for_model(droppable(cut_reading(endpoint.wire, reading)), target.profile)
+def _read_own(
+    call: AppCall, target: Target, request: WireRequest, stream: bool, notices: list[Notice]
+) -> tuple[Plan, ReadRequest]:
+    """The app's request for a target that speaks its wire, as chunks, and its own plan."""
+    endpoint, rules, members = target.endpoint, target.rules, request.members
+    asked = translation.own_call(call, target, request, stream, notices)
+    reading, profile = call.reading, as_sent(target.profile)
+    rendered = endpoint.wire.render(asked, profile, None if reading is None else reading.previous)
+    if reading is not None:
+        reading.keep_rendered(rendered)
+    rendered = for_model(droppable(rendered), target.profile)
     own, hints = own_plan(rendered, rules, members), hints_of({}, members)
+    dialect = endpoint.resolved.dialect
     read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
     if call.is_large:
-        translation.hash_blocks(read.rendered)
-    return body, decoded, own, read
+        translation.hash_blocks(rendered)
+    return own, read
 
 
 def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBound:
@@ -290,58 +250,6 @@ def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBo
     return bound
 
 
-def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Notice]) -> FilledBody:
-    """The request with the fields that the grant requires."""
-    grant, facts = call.app.grant.llm, call.given
-    assert facts is not None
-    filled = FilledBody(request.body, request.members)
-    if facts.max_tokens is None:
-        features = target.endpoint.features
-        limited = grant.has_spend_limit or grant.max_tokens is not None
-        if limited or features.requires_max_tokens:
-            tokens = max_tokens_to_fill(grant, target.profile)
-            filled = fill_max_tokens(
-                request.wire, filled.body, filled.members, tokens, profile=target.profile
-            )
-            field = facts.max_tokens_field
-            text = f"{field} was missing and set to {tokens}, the most that the grant allows"
-            notices.append(Notice("max_tokens_set", text, field))
-            facts = replace(facts, max_tokens=tokens)
-    if target.endpoint.features.stores_responses and "stored_responses" not in grant.permissions:
-        filled = fill_store(request.wire, filled.body, filled.members)
-    call.facts = facts
-    return filled
-
-
-def _changes(
-    call: AppCall, target: Target, members: Members, stream: bool, notices: list[Notice]
-) -> dict[str, bytes]:
-    """Fields of the body that have to change."""
-    changes: dict[str, bytes] = {}
-    face = face_of(target.endpoint.base_wire)
-    if face.model_in_path:
-        named = face.model_field in members
-    else:
-        named = FIELD not in members or not hides_model(call.request)
-    if named and known_text(members, face.model_field) != target.model:
-        changes[face.model_field] = string(target.model)
-    if stream and face.usage_on_request and not _omits(target, "stream_options"):
-        options = member_object(members, "stream_options")
-        if bytes(options.get("include_usage", b"")) != b"true":
-            options["include_usage"] = msgspec.Raw(b"true")
-            changes["stream_options"] = msgspec.json.encode(options)
-            call.hides_usage = True
-    if call.masked:
-        salt = salt_field(target.endpoint.resolved)
-        name = salt or _KEY
-        given = known_text(members, name)
-        if given or salt:
-            changes[name] = string(app_key(call.app.id, given))
-            notices.append(_own_key(name))
-            call.masked = not salt and not keys_separate(target.rules)
-    return changes
-
-
 def _is_cold_guarded(call: AppCall) -> bool:
     """Whether it may be refused because its cached beginning is gone. After a failure it continues
     at its next provider."""
@@ -362,16 +270,6 @@ def _speaks(target: Target, request: WireRequest) -> bool:
         return dialect is None
     named = _PLAIN.difference(dialect.fields)
     return all(name in named for name in request.members if name != "stream_options")
-
-
-def _omits(target: Target, name: str) -> bool:
-    dialect = target.endpoint.resolved.dialect
-    return dialect is not None and name in dialect.omitted
-
-
-def _own_key(name: str) -> Notice:
-    text = f"the {name} is this app's own, so that it shares no cache with other apps"
-    return Notice("cache_key_per_app", text, name)
 
 
 def _fixed_parts(

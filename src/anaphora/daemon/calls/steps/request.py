@@ -180,11 +180,10 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> CallFacts | None:
     when it is rendered."""
     request, grant = call.request, call.app.grant.llm
     assert call.call is not None
-    if (lowered := clamp_call(call.call, grant)) is not None:
-        call.call, notice = lowered
-        if request is None:
-            call.notices += (notice,)
     if request is None:
+        if (lowered := clamp_call(call.call, grant)) is not None:
+            call.call, notice = lowered
+            call.notices += (notice,)
         return None
     name = request.wire
     for target in targets:
@@ -193,10 +192,8 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> CallFacts | None:
             break
     assert call.content is not None
     facts = read_facts(name, request.members, call.content, request.path, request.headers)
-    clamps = grant.over_max_tokens == "clamp"
-    if clamps and (clamped := clamp_request(request, facts, grant)) is not None:
-        request = call.request = clamped.request
-        facts = clamped.facts
+    if (clamped := clamp_request(call.call, facts, grant)) is not None:
+        call.call, facts = clamped.call, clamped.facts
         call.notices += (clamped.notice,)
     check_grant(facts, grant, models=[target.model for target in targets])
     if grant.approved_prompt is not None:
