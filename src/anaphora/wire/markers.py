@@ -47,58 +47,10 @@ MARKER_FORMS = {
 }
 
 
-class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """The places of markers in the requests of a wire (`wire.splice`)."""
-
-    contents: tuple[str, ...] = ("content",)
-    """The lists of blocks in a message: the first that the message has is used."""
-    joined: str = ""
-    """The one among them whose blocks are one chunk: its marker goes into the last block."""
-    text: bytes
-    """A text block up to its text."""
-    message: bytes = b""
-    """A message up to its first block, if a prompt may be a plain text."""
-    member: str
-    """The member of a block that is its marker,"""
-    is_element: bool = False
-    """or of an element of its own, after the block that it marks."""
-    automatic: str = ""
-    """The field of the body that requests an automatic breakpoint."""
-    key: bytes = b""
-    """The bytes before a cache key in the body; empty if the wire has none."""
-    only_marks: bytes = b""
-    """The field that turns the automatic breakpoint off; empty if there is none."""
-
-
 #: The bytes before a cache key in OpenAI's bodies, and the field that makes OpenAI cache only
 #: marked prefixes.
 CACHE_KEY = b',"prompt_cache_key":'
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
-
-#: The wires whose blocks carry markers.
-MARKER_PLACES = {
-    "anthropic": MarkerPlaces(
-        text=b'{"type":"text","text":',
-        member="cache_control",
-        automatic="cache_control",
-    ),
-    "openai_chat": MarkerPlaces(
-        text=b'{"type":"text","text":',
-        member="prompt_cache_breakpoint",
-        key=CACHE_KEY,
-        only_marks=ONLY_MARKS,
-    ),
-    "openai_responses": MarkerPlaces(
-        contents=("content", "output"),
-        joined="output",
-        text=b'{"type":"input_text","text":',
-        message=b'{"type":"message","role":"user","content":[',
-        member="prompt_cache_breakpoint",
-        key=CACHE_KEY,
-        only_marks=ONLY_MARKS,
-    ),
-    "bedrock": MarkerPlaces(text=b'{"text":', member="cachePoint", is_element=True),
-}
 
 
 def marked_message(mark: MarkRequest) -> int:

@@ -44,10 +44,10 @@ from anaphora.wire.parts import (
     own_members,
     render_items,
 )
-from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members
+from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .media import DOCUMENTS, encode_audio, encode_document, encode_image, read_form
-from .types import CACHE_POINT, MESSAGE_FIELDS, WIRE
+from .types import MESSAGE_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]
 
@@ -303,7 +303,3 @@ def form_of(
         as_sent=as_sent,
         text_beside_results=result is not None or text is None,
     )
-
-
-def is_cache_point(members: Members) -> bool:
-    return len(members) == 1 and CACHE_POINT in members
