@@ -63,7 +63,7 @@ class Compared(NamedTuple):
     judged: TraceVerdict | None
     """The verdict on a billed call."""
     losses: tuple[CallLoss, ...]
-    """What it paid again, by cause."""
+    """What it was billed again, by cause."""
 
     @property
     def read(self) -> int:

@@ -212,7 +212,7 @@ def figures(calls: list[Compared]) -> tuple[Figures, Figures]:
 
 
 def _unknown_share(calls: list[Compared]) -> float | None:
-    """Of what Claude Code's sessions paid again, in dollars."""
+    """Dollars that Claude Code's sessions were billed again."""
     sessions = (one for one in calls if one.trace.source == "claude_code")
     lost = [loss for one in sessions for loss in one.losses if loss.nano_usd]
     unknown = sum(loss.nano_usd or 0 for loss in lost if loss.cause == "unknown")
@@ -251,7 +251,7 @@ MEANING = {
     "range_share": ("bills of calls inside their range, worst family", "≥ 90%"),
     "range_width_median": ("width of these ranges over the bill, median", "≤ 50%"),
     "said_short_over_real": ("short reads that were said over real ones, worst family", "50–200%"),
-    "unknown_share_of_lost_usd": ("Claude Code: dollars paid again for an unknown cause", "≤ 20%"),
+    "unknown_share_of_lost_usd": ("Claude Code: dollars billed again, cause unknown", "≤ 20%"),
     "first_call_tokens_median": ("tokens of a first prompt: error, median", "≤ 3%"),
     "wrong_loss_verdicts": ("losses named that were none, or by another cause", "0"),
     "missed_losses": ("planted losses that no verdict names", "≤ 2%"),

@@ -29,7 +29,7 @@ from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
 from anaphora.daemon.store.schema import SCHEMA_VERSION
 from anaphora.postgres.schema import SCHEMA_VERSION as SCHEMA_VERSION_POSTGRES
-from anaphora.usage.report import CauseRow, DearLoss, UnpricedModel, UsageReport, UsageRow
+from anaphora.usage.report import CauseRow, ExpensiveLoss, UnpricedModel, UsageReport, UsageRow
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -316,7 +316,7 @@ def test_the_page_about_bills_prints_its_output(
 
 def test_the_fields_of_the_json_are_documented() -> None:
     text = (ROOT / "docs" / "why-is-my-bill-high.md").read_text()
-    for kind in (UsageReport, UsageRow, CauseRow, DearLoss, UnpricedModel):
+    for kind in (UsageReport, UsageRow, CauseRow, ExpensiveLoss, UnpricedModel):
         for field in msgspec.structs.fields(kind):
             assert f"`{field.encode_name}`" in text, field.encode_name
 

@@ -267,7 +267,7 @@ def test_an_edit_at_the_end_shares_the_loss_with_the_provider(run: Run, tmp_path
     verdict = json.loads(done.stdout)["turns"][1]["verdict"]
     shares = {cause["kind"]: cause["tokens"] for cause in verdict["causes"]}
     assert set(shares) == {"provider_side", "history_edited"}
-    # The shorter text is not paid again in full.
+    # The shorter text is not billed again in full.
     assert sum(shares.values()) == verdict["lost"] == 6889
     assert shares["provider_side"] == verdict["predicted"]
 

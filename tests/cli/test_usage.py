@@ -159,7 +159,7 @@ def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     page = usage("losses")
     assert "1. $0.0718  cache entry expired, 20,800 tokens billed again\n" in page
     assert f"~/.claude/projects/-work-shop/{IDLE}.jsonl:6\n" in page
-    (row,) = report(usage, "losses")["dearest"]
+    (row,) = report(usage, "losses")["most_expensive"]
     assert (row["cause"], row["line"], row["session"]) == ("expired", 6, IDLE)
     assert usage("losses", "--since", "2026-11-03").count("again") == 2
     for name in map("{:08x}-1111-4222-8333-444455556666".format, range(12)):
@@ -169,7 +169,7 @@ def test_losses_have_their_file_and_line(home: Path, usage: Any) -> None:
     assert "\n10. $" in page
     assert "and 3 losses more: anaphora usage losses all\n" in page
     assert "\n13. $" in usage("losses", "all")
-    assert len(report(usage, "losses")["dearest"]) == 13
+    assert len(report(usage, "losses")["most_expensive"]) == 13
 
 
 def test_losses_print_a_command_that_works(home: Path, usage: Any, tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_html_is_one_private_file(home: Path, run: Any, tmp_path: Path) -> None:
     assert done.stderr == f"the report is in {file}\n"
     assert file.stat().st_mode & 0o777 == 0o600
     text = file.read_text()
-    for words in ("cache entry expired", "By project", "Dearest losses", "$0.0718"):
+    for words in ("cache entry expired", "By project", "Most expensive losses", "$0.0718"):
         assert words in text
     assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org", "")
 
@@ -431,7 +431,7 @@ def test_real_sessions(empty_home: Path, usage: Any) -> None:
     assert shown["total"]["calls"] > 500
     assert Decimal(shown["total"]["lost_usd"]) > 1
     assert not shown["problems"]
-    dearest = max(shown["rows"], key=lambda row: Decimal(row["usd"]))
-    page = usage("session", dearest["name"][:12])
-    assert f"session {dearest['name']}\n" in page
+    most_expensive = max(shown["rows"], key=lambda row: Decimal(row["usd"]))
+    page = usage("session", most_expensive["name"][:12])
+    assert f"session {most_expensive['name']}\n" in page
     assert "Call by call\n" in page

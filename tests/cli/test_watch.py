@@ -283,7 +283,7 @@ def test_lines_go_to_standard_error_and_end_with_the_summary(
     assert " · hit · read " in second
     assert " · miss · read 0 of " in third
     assert "a date changed at character 18 of system[0].text" in sentence
-    assert re.search(r"[\d,]+ tokens were paid again: \$0\.\d+ lost\.", sentence)
+    assert re.search(r"[\d,]+ tokens were billed again: \$0\.\d+ lost\.", sentence)
     assert "- day is 2026-11-15. It stays" in was
     assert "+ day is 2026-11-16. It stays" in now
     summary = "\n".join(lines[6:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from base64 import b64decode, b64encode
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -277,7 +278,7 @@ def test_images_count_by_their_maximum_and_not_by_their_bytes() -> None:
         messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
         return bound_of("anthropic", body_of("anthropic", messages=messages))
 
-    small, large = image("QUJD" * 30), image("QUJD" * 300_000)
+    small, large = image(IMAGE), image(b64encode(b64decode(IMAGE) * 10_000).decode())
     assert small.input_tokens == large.input_tokens > 4784
 
 

@@ -16,8 +16,9 @@ from support.dashboard_data import HOSTILE_NAMES, LONG_NAME, SCRIPT, hostile_cal
 from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
+from anaphora.cache.verdict import CauseKind
 from anaphora.cache.verdict.advice import cause_name, what_to_do
-from anaphora.cache.verdict.values import CHANGES, CauseKind
+from anaphora.cache.verdict.values import CHANGES
 from anaphora.dashboard.layout import document, static_content
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage

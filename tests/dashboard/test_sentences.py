@@ -26,12 +26,12 @@ from anaphora.dashboard.tables import result_tag
         (
             {"verdict": "miss", "cause": "expired", "lost": 1},
             "Miss",
-            "Read nothing of what was cached: cache entry expired; 1 token paid again.",
+            "Read nothing of what was cached: cache entry expired; 1 token billed again.",
         ),
         (
             {"verdict": "partial", "broke": True, "change": "clock", "changed": "rules", "lost": 9},
             "Break",
-            "Read a part of what was cached: a clock time changed in rules; 9 tokens paid again.",
+            "Read a part of what was cached: a clock time changed in rules; 9 tokens billed again.",
         ),
         (
             {"verdict": "miss", "broke": True, "changed": "rules"},

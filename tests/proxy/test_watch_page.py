@@ -132,7 +132,7 @@ def test_break_has_field_position_price_and_both_texts(watched: Watched) -> None
     text = text_of(page)
     assert "Field system[0].text" in text
     assert "Position character 18 of that field" in text
-    assert f"Paid again {broken.lost:,} tokens" in text
+    assert f"Billed again {broken.lost:,} tokens" in text
     assert "2026-11-15. It stays" in text.replace("2026-11-1 5", "2026-11-15")
     assert HOSTILE[:10] in text
     assert "marker, 5m" in text

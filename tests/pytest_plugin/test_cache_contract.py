@@ -100,7 +100,7 @@ def test_a_broken_prefix_fails_and_names_the_field_the_excerpts_and_the_cost(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*Prompt prefix broke at 2 of 3 calls: * tokens paid again, $* lost.",
+            "*Prompt prefix broke at 2 of 3 calls: * tokens billed again, $* lost.",
             "*call 2, anthropic claude-sonnet-4-6, compared with call 1",
             "*at character * of system[[]0[]].text*",
             "*before: *10:00*",

@@ -109,7 +109,7 @@ AGAIN = Call(120, 24_960, 0, 8_200, loop=True), Call(130, 24_960, 0, 9_000, loop
 def test_codex(calls: tuple[Call, ...], expected: Found, said: str, tmp_path: Path) -> None:
     file = write(tmp_path / "rollout-1.jsonl", codex(openai(*calls), "c1"))
     assert causes(file) == expected
-    assert said in "".join(one["sentence"] for one in losses(file)["dearest"])
+    assert said in "".join(one["sentence"] for one in losses(file)["most_expensive"])
 
 
 COMMAND: dict[str, Any] = {"version": "2.1.39", "permissionMode": "default"}
@@ -160,7 +160,7 @@ def test_what_claude_code_records(
     last = MISSED._replace(effort="medium")._replace(**changes)
     file = write(tmp_path / "s.jsonl", claude_code([*calls, last], "s1"))
     assert causes(file) == ([] if cause is None else [(cause, 31_000 - last.read)])
-    assert said in "".join(one["sentence"] for one in losses(file)["dearest"])
+    assert said in "".join(one["sentence"] for one in losses(file)["most_expensive"])
 
 
 @pytest.mark.parametrize("program", ["claude_code", "codex", "pi"])

@@ -223,8 +223,8 @@ LOSSES = [
 ]
 
 
-def test_losses_are_in_rows_causes_and_the_dearest() -> None:
-    report = summed(filled(CALLS, LOSSES), dearest=3)
+def test_losses_are_in_rows_causes_and_the_most_expensive() -> None:
+    report = summed(filled(CALLS, LOSSES), most_expensive=3)
     assert report.causes is not None
     assert [(one.cause, one.calls, one.tokens, one.usd) for one in report.causes] == [
         ("tools_changed", 1, 30, Decimal("0.009")),
@@ -238,19 +238,19 @@ def test_losses_are_in_rows_causes_and_the_dearest() -> None:
     ]
     assert (report.total.lost, report.total.lost_usd) == (190, Decimal("0.015"))
     assert report.programs[0].lost == 190
-    assert [(one.tokens, one.usd, one.line) for one in report.dearest] == [
+    assert [(one.tokens, one.usd, one.line) for one in report.most_expensive] == [
         (30, Decimal("0.009"), 3),
         (100, Decimal("0.005"), 1),
         (50, Decimal("0.001"), 2),
     ]
-    first = report.dearest[0]
+    first = report.most_expensive[0]
     assert (first.file, first.session, first.at) == ("/f", "b", CALLS[2].at)
     assert first.sentence == "A tool changed."
 
 
 def test_losses_of_other_calls_are_left_out() -> None:
     report = summed(filled(CALLS, LOSSES), since=at("2026-11-01T00:00:00"), session="a")
-    assert (report.total.lost, len(report.dearest)) == (50, 1)
+    assert (report.total.lost, len(report.most_expensive)) == (50, 1)
     assert report.causes is not None
     assert [one.calls for one in report.causes] == [1]
 

@@ -168,7 +168,7 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     """The label of the block with that change; of a first call whose tools differ from those of the
     call before, the fields."""
     lost: int = 0
-    """Tokens that could have been read and were paid again."""
+    """Tokens that could have been read and were billed again."""
     lost_nano_usd: int | None = None
     notices: tuple[str, ...] = ()
     """Their codes."""

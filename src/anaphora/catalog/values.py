@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable, Container
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -137,9 +137,6 @@ SystemSlot: TypeAlias = Literal["message", "instructions"]
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One model. Facts that no source states are `None`, or a figure that is not `verified`."""
 
-    as_sent: ClassVar[bool] = False
-    """Requests are rendered as another program wrote them (`wire.cutting`)."""
-
     provider: str
     id: str
     """The catalog's id, without a date; for an unknown model the requested id."""
@@ -203,6 +200,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The version header to send unless the caller sets another."""
     version_refusals: dict[str, Figure[tuple[Feature, ...]]] = {}
     """Features that an API version refuses, by version."""
+
+    as_sent: bool = False
+    """Requests are rendered as another program wrote them (`wire.cutting`); no row sets it."""
 
     def can(self, capability: Capability) -> bool:
         """Whether the capability is known; also False if no source lists any."""

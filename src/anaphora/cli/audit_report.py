@@ -176,7 +176,7 @@ def _chart(days: Mapping[str, CallTotals]) -> Iterator[Line]:
     most = max((sums.cost_nano_usd for _, sums in shown), default=0)
     if most <= 0:
         return
-    yield "\nDollars by day; red: paid again for what was cached", "bold"
+    yield "\nDollars by day; red: cached tokens billed again", "bold"
     for day, sums in shown:
         lost = min(max(sums.lost_nano_usd, 0), sums.cost_nano_usd)
         whole, part = bar(sums.cost_nano_usd / most), bar(lost / most).rstrip()
@@ -197,7 +197,7 @@ def _sentence(total: CallTotals) -> str:
     if total.breaks:
         text += f"; {counted(total.breaks, 'break')}"
     if total.lost:
-        text += f", {cost(total.lost_nano_usd)} paid again"
+        text += f", {cost(total.lost_nano_usd)} billed again"
     return text
 
 

@@ -32,7 +32,7 @@ from anaphora.dashboard.tables import (
     stats,
     table,
 )
-from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
+from anaphora.usage.report import ExpensiveLoss, Grouping, UsageReport, UsageRow
 from anaphora.usage.tally import NO_TIME
 from anaphora.wording import compact, counted
 
@@ -61,7 +61,9 @@ def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> byt
     first = [_headline(asked), htpy.div(".grid.charts")[drawn]]
     sections = [("Usage at API prices", [_notes(asked), *first])]
     if asked.causes:
-        sections.append(("Why cached tokens were billed again", [_causes(asked), _dearest(asked)]))
+        sections.append(
+            ("Why cached tokens were billed again", [_causes(asked), _most_expensive(asked)])
+        )
     sections.append(("Where it went", [_table(report) for report in reports.values()]))
     if asked.unpriced or asked.problems:
         unpriced = _left_out("Models without a known price", unpriced_lines(asked))
@@ -121,7 +123,7 @@ def _causes(report: UsageReport) -> htpy.Element:
     return card("Causes", table("Losses by cause", headings, rows))
 
 
-def _dearest(report: UsageReport) -> htpy.Node:
+def _most_expensive(report: UsageReport) -> htpy.Node:
     headings = [Heading("Time"), Heading("Cause"), *numbers("Tokens", "Lost"), Heading("Call")]
     rows = [
         [
@@ -131,12 +133,14 @@ def _dearest(report: UsageReport) -> htpy.Node:
             NOTHING if loss.usd is None else _usd(loss.usd),
             _call(loss),
         ]
-        for loss in report.dearest
+        for loss in report.most_expensive
     ]
-    return bool(rows) and card("Dearest losses", table("Dearest losses", headings, rows))
+    return bool(rows) and card(
+        "Most expensive losses", table("Most expensive losses", headings, rows)
+    )
 
 
-def _call(loss: DearLoss) -> htpy.Node:
+def _call(loss: ExpensiveLoss) -> htpy.Node:
     place = f"{shown(loss.file)}:{loss.line}"
     return [
         name(f"{title(loss.program)}, {loss.model}"),

@@ -20,7 +20,7 @@ from rich.text import Text
 from anaphora.cache.verdict.advice import CAUSES, PROGRAM_TITLES
 from anaphora.errors import AnaphoraError
 from anaphora.usage.index import UsageIndex, index_file
-from anaphora.usage.report import PARTS, CauseRow, DearLoss, Grouping, UsageReport, UsageRow
+from anaphora.usage.report import PARTS, CauseRow, ExpensiveLoss, Grouping, UsageReport, UsageRow
 from anaphora.wording import compact, counted, format_share, format_usd
 
 from .terminal import Line, Rows, print_report, table
@@ -56,16 +56,16 @@ def report_lines(report: UsageReport, *, rows: bool = True) -> Iterator[Line]:
 
 
 def loss_lines(report: UsageReport, places: Sequence[str] | None) -> Iterator[Line]:
-    """The dearest losses; `places` are the files and folders of sessions that were named, None for
-    logs, whose sessions are not shown call by call."""
+    """The most expensive losses; `places` are the files and folders of sessions that were named,
+    None for logs, whose sessions are not shown call by call."""
     yield from _headline(report)
-    for number, loss in enumerate(report.dearest, 1):
+    for number, loss in enumerate(report.most_expensive, 1):
         yield from _loss(number, loss, places)
-    left = sum(row.calls for row in report.causes or ()) - len(report.dearest)
+    left = sum(row.calls for row in report.causes or ()) - len(report.most_expensive)
     if left > 0:
         which = "--out has a row for each call" if places is None else "anaphora usage losses all"
         yield f"\nand {counted(left, 'loss', 'losses')} more: {which}", "dim"
-    if not report.dearest:
+    if not report.most_expensive:
         yield "\nno call was billed again for what had been cached", "green"
     yield from end_lines(report)
 
@@ -126,7 +126,7 @@ def _rows(report: UsageReport) -> Iterator[Line]:
 
 
 def ordered(report: UsageReport) -> list[UsageRow]:
-    """By time, or the dearest first."""
+    """By time, or the most expensive first."""
     if report.by in PERIODS:
         return sorted(report.rows, key=lambda row: row.name)
     return sorted(report.rows, key=lambda row: (-row.usd, -row.calls, row.name))
@@ -204,7 +204,7 @@ def _advice(lines: Iterable[str]) -> Iterator[Line]:
         yield Padding(Text(f"→ {line}"), (0, 0, 0, 12))
 
 
-def _loss(number: int, loss: DearLoss, places: Sequence[str] | None) -> Iterator[Line]:
+def _loss(number: int, loss: ExpensiveLoss, places: Sequence[str] | None) -> Iterator[Line]:
     cost = "price unknown" if loss.usd is None else format_usd(loss.usd)
     again = f"{loss.tokens:,} tokens billed again"
     yield [f"\n{number}. ", (cost, "red"), "  ", (CAUSES[loss.cause].name, "bold"), f", {again}"]

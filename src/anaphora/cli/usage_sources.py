@@ -157,7 +157,7 @@ class UsageSessions:
             programs=options.programs,
             project=options.project,
             session=self._asked.session,
-            dearest=sys.maxsize if self._asked.all_losses else FEW_LOSSES,
+            most_expensive=sys.maxsize if self._asked.all_losses else FEW_LOSSES,
         )
         queries = [replace(asked, by=by) for by in _groupings(self._asked.view, *more)]
         if is_everything := not self._asked.places and not options.programs:

@@ -85,6 +85,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     notices: tuple[Notice, ...] = ()
     turn: TurnPrompt | None = None
     """In a session: the prompt of the turn, with its history compacted if that was needed."""
+    compacted: bool = False
     prepare_again_on: tuple[type[AnaphoraError], ...] = ()
     """Errors after which the call is prepared once more: a stored response or a cache handle that
     it refers to is gone, or the prompt is too long and can be compacted."""

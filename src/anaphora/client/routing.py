@@ -184,7 +184,7 @@ def _moved(
     prepared: PreparedRequest | None,
 ) -> tuple[Notice, ...]:
     if left.billed is None or (prepared is not None and left.has_expired(prepared.at)):
-        return ()  # nothing is paid again because of the move
+        return ()  # nothing is billed again because of the move
     at, usage = left.billed
     tokens = (usage.read or 0) + (usage.written_total or 0)
     cost_usd = price_of_moving(tokens, left.target.price(at), reached.target.price(at))

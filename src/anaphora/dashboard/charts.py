@@ -34,7 +34,7 @@ _WRITTEN = Series("written", "Written to cache")
 _FRESH = Series("fresh", "Fresh input")
 _OUTPUT = Series("output", "Output")
 #: For any reason: breaks, expired entries, …
-_LOST = Series("lost", "Lost: paid again")
+_LOST = Series("lost", "Lost: billed again")
 
 
 def daily_points(days: Mapping[str, CallTotals]) -> list[Point]:
@@ -58,7 +58,7 @@ def filled_points(
 
 
 def spend_bars(points: Sequence[Point], *, lost_known: bool = True) -> htpy.Element:
-    """Dollars spent per step and, if known, the part that paid again for cached tokens."""
+    """Dollars spent per step and, if known, the part for cached tokens that were billed again."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
         spent, lost = sums.cost_nano_usd, sums.lost_nano_usd

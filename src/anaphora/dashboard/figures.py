@@ -50,7 +50,7 @@ def spent(sums: CallTotals) -> str:
 
 
 def lost_usd(sums: CallTotals) -> str:
-    """Cost of the tokens paid again; unknown if no call has a known loss."""
+    """Cost of the tokens billed again; unknown if no call has a known loss."""
     if sums.lost and sums.unpriced and not sums.lost_nano_usd:
         return UNKNOWN
     return usd(sums.lost_nano_usd)
@@ -66,7 +66,7 @@ def call_cost(call: AuditEnvelope) -> str:
 
 
 def lost(number: int, nano: int | None) -> str:
-    """Tokens that were paid again, and their cost."""
+    """Tokens that were billed again, and their cost."""
     return f"{tokens(number)}, " + ("cost unknown" if nano is None else f"{usd(nano)} lost")
 
 

@@ -30,7 +30,7 @@ def sentence_of(call: AuditEnvelope) -> str:
         if call.verdict == "miss":
             text = f"Not cached: {reason}" if reason else "Not cached"
         return text if text.endswith(".") else f"{text}."
-    paid = f"; {counted(call.lost, 'token')} paid again" if call.lost else ""
+    paid = f"; {counted(call.lost, 'token')} billed again" if call.lost else ""
     return f"{text.removesuffix('.')}{f': {reason}' if reason else ''}{paid}."
 
 

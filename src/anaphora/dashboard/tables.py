@@ -287,7 +287,7 @@ def result_cell(shown: ShownCall, site: Site) -> htpy.Node:
         ]
     again = ""
     if call.lost:
-        again = f"Paid again: {lost(call.lost, call.lost_nano_usd)}"
+        again = f"Billed again: {lost(call.lost, call.lost_nano_usd)}"
     link = (
         call.conversation
         and htpy.a(

@@ -232,7 +232,7 @@ def _breaks(broken: list[JudgedCall], judged: int) -> str:
     lost, dollars = sum(call.lost for call in broken), _lost_usd(broken)
     parts = [
         f"Prompt prefix broke at {len(broken)} of {counted(judged, 'call')}:"
-        f" {counted(lost, 'token')} paid again, {format_loss(dollars)}."
+        f" {counted(lost, 'token')} billed again, {format_loss(dollars)}."
     ]
     worst = sorted(broken, key=lambda call: -call.lost)[:_SHOWN]
     parts += [_break(call) for call in worst]
@@ -251,7 +251,7 @@ def _break(call: JudgedCall) -> str:
         lines += [f"    {change.place}", f"    before: {before}", f"    after:  {after}"]
     else:
         lines.append(f"    {call.sentence}")
-    lines.append(f"    {counted(call.lost, 'token')} paid again, {format_loss(call.lost_usd)}")
+    lines.append(f"    {counted(call.lost, 'token')} billed again, {format_loss(call.lost_usd)}")
     return "\n".join(lines)
 
 
@@ -318,7 +318,7 @@ def _headline(results: Sequence[ContractResult], failed: Sequence[ContractResult
     dollars = None if None in costs else sum((cost for cost in costs if cost), Decimal(0))
     text = f"❌ {len(failed)} of {counted(len(results), 'cache contract')} failed{rest}"
     return (
-        f"{text}: {counted(lost, 'token')} paid again, {format_loss(dollars)}."
+        f"{text}: {counted(lost, 'token')} billed again, {format_loss(dollars)}."
         if lost
         else text + "."
     )

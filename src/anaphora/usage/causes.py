@@ -4,7 +4,7 @@
         found is a CallLoss, or a Problem with its place
 
 The verdicts are those of `analysis.trace.verdicts`. A verdict counts only tokens that were surely
-paid again; here every cached token that was sent and not read counts, under the cause of the
+billed again; here every cached token that was sent and not read counts, under the cause of the
 verdict, and under "unknown" if the file does not show it.
 """
 
@@ -121,7 +121,7 @@ def _repeated_beginnings(agents: list[FoundTrace], prices: PriceBook) -> Iterato
         text = (
             f"A subagent's first call: {call.usage.cache_read:,} of {shared:,} tokens read that"
             f" others of its kind share. Another one had sent them {ago} before."
-            f" {missed:,} tokens were paid again: {format_loss(usd)}."
+            f" {missed:,} tokens were billed again: {format_loss(usd)}."
         )
         key = entry.answers[0].key if entry.answers else b""
         yield CallLoss(key, "subagent", missed, None if usd is None else round(usd * 10**9), text)

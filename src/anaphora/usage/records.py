@@ -77,7 +77,7 @@ class CallLoss(msgspec.Struct, frozen=True, array_like=True):
     """The call's."""
     cause: CauseKind
     tokens: int
-    """Tokens that could have been read and were paid again."""
+    """Tokens that could have been read and were billed again."""
     nano_usd: int | None
     """What they cost above a read, in nano-dollars; None: no price is known."""
     sentence: str

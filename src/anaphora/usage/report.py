@@ -52,7 +52,7 @@ class UsageRow(msgspec.Struct, kw_only=True):
     partial: int = 0
     """Calls with only a part of their tokens in the file: their cost is higher."""
     lost: int = 0
-    """Tokens that had been cached and were paid again."""
+    """Tokens that had been cached and were billed again."""
     lost_usd: Decimal = Decimal(0)
 
     @property
@@ -99,7 +99,7 @@ class CauseRow(msgspec.Struct, kw_only=True):
     """The kind of it, as verdicts name it."""
 
 
-class DearLoss(msgspec.Struct, kw_only=True):
+class ExpensiveLoss(msgspec.Struct, kw_only=True):
     """One loss, with the place of its call."""
 
     cause: CauseKind
@@ -130,12 +130,12 @@ class UsageReport(msgspec.Struct, kw_only=True):
     total: UsageRow
     programs: tuple[UsageRow, ...]
     causes: tuple[CauseRow, ...] | None
-    """The dearest first; None if they were not looked for."""
+    """The most expensive first; None if they were not looked for."""
     parts: dict[str, Decimal] = {}
     """What reading, writing, other input and output cost: by `PARTS`."""
     avoidable_usd: Decimal = Decimal(0)
     """About how much of the losses a setting or command would have saved."""
-    dearest: tuple[DearLoss, ...] = ()
+    most_expensive: tuple[ExpensiveLoss, ...] = ()
     unpriced: tuple[UnpricedModel, ...] = ()
     problems: tuple[str, ...] = ()
     """Broken lines and files, with their places."""

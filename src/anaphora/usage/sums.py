@@ -24,10 +24,10 @@ from anaphora.catalog.pricing import PriceBook, price_levels
 from .index import Label, UsageIndex
 from .places import repository
 from .records import COUNTS, usage_of
-from .report import DearLoss, Grouping, UsageReport, UsageRow
+from .report import ExpensiveLoss, Grouping, UsageReport, UsageRow
 from .tally import NANO, UsageTally, period_of
 
-#: The dearest losses that are listed if not all are asked for.
+#: The most expensive losses that are listed if not all are asked for.
 FEW_LOSSES = 10
 _INPUT = "uncached + read + written_5m + written_30m + written_1h"
 _SLOT = f"CAST(at / {PRICE_SLOT} AS INTEGER)"
@@ -62,8 +62,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A folder, with those in it, or the name of a folder."""
     session: str = ""
     """The beginning of the session's id."""
-    dearest: int = FEW_LOSSES
-    """How many of the dearest losses are listed."""
+    most_expensive: int = FEW_LOSSES
+    """How many of the most expensive losses are listed."""
 
     def takes(self, label: Label) -> bool:
         program, _, _, _, session, project = label
@@ -118,7 +118,7 @@ class _Report:
         self._sum()
         if with_causes:
             self._lose()
-            self._tally.keep_dearest(self._dearest(), self._query.dearest)
+            self._tally.keep_most_expensive(self._most_expensive(), self._query.most_expensive)
         since, until = self._query.since, self._query.until
         return self._tally.report(since=since, until=until, causes=with_causes)
 
@@ -218,7 +218,7 @@ class _Report:
                 name = self._name(slot, names)
                 self._tally.lose(name, cause, names[0], (calls, tokens, nano or 0), saved)
 
-    def _dearest(self) -> Iterator[DearLoss]:
+    def _most_expensive(self) -> Iterator[ExpensiveLoss]:
         rows = self._run(
             "SELECT nano_usd, tokens, at, (SELECT path FROM files WHERE id = file), line, cause,"
             f" sentence, label FROM {_LOST} AND {self._where}"
@@ -227,10 +227,10 @@ class _Report:
         )
         wanted = (row for row in rows if row[7] in self._labels)
         for nano, tokens, at, path, line, cause, sentence, label in islice(
-            wanted, self._query.dearest
+            wanted, self._query.most_expensive
         ):
             program, _, model, tier, session, project = self._labels[label]
-            yield DearLoss(
+            yield ExpensiveLoss(
                 cause=cause,
                 at=at,
                 file=path,

@@ -13,7 +13,7 @@ import msgspec
 from anaphora.cache.verdict import CauseKind
 from anaphora.cache.verdict.advice import CAUSES, advice
 
-from .report import CauseRow, DearLoss, Grouping, UnpricedModel, UsageReport, UsageRow
+from .report import CauseRow, ExpensiveLoss, Grouping, UnpricedModel, UsageReport, UsageRow
 
 NANO = Decimal(10**9)
 #: Smaller savings are not named.
@@ -41,7 +41,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
     programs: dict[str, UsageRow] = {}
     total: UsageRow = msgspec.field(default_factory=lambda: UsageRow(name="total"))
     causes: dict[CauseKind, CauseRow] = {}
-    dearest: list[DearLoss] = []
+    most_expensive: list[ExpensiveLoss] = []
     unpriced: dict[str, UnpricedModel] = {}
     parts: dict[str, Decimal] = {}
     dearer: dict[str, Decimal] = {}
@@ -79,8 +79,8 @@ class UsageTally(msgspec.Struct, kw_only=True):
             )
         )
 
-    def keep_dearest(self, losses: Iterable[DearLoss], most: int) -> None:
-        self.dearest = heapq.nlargest(most, [*self.dearest, *losses], key=_dear)
+    def keep_most_expensive(self, losses: Iterable[ExpensiveLoss], most: int) -> None:
+        self.most_expensive = heapq.nlargest(most, [*self.most_expensive, *losses], key=_dear)
 
     def merge(self, other: UsageTally) -> None:
         """Adds the sums of another; losses are not compared."""
@@ -113,7 +113,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
             causes=tuple(found) if causes else None,
             parts=self.parts,
             avoidable_usd=sum((row.saved_usd for row in found), Decimal(0)),
-            dearest=tuple(self.dearest),
+            most_expensive=tuple(self.most_expensive),
             unpriced=tuple(sorted(self.unpriced.values(), key=lambda one: -one.tokens)),
         )
 
@@ -148,7 +148,7 @@ class UsageTally(msgspec.Struct, kw_only=True):
             known.programs = tuple(sorted({*known.programs, *one.programs}))
 
 
-def _dear(loss: DearLoss) -> tuple[Any, ...]:
+def _dear(loss: ExpensiveLoss) -> tuple[Any, ...]:
     """The order of losses: an unknown price last, then the earlier one of two that are alike."""
     usd = Decimal(-1) if loss.usd is None else loss.usd
     return usd, loss.tokens, -(loss.at or 0.0), loss.file

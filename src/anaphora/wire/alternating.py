@@ -473,23 +473,8 @@ def _into_result(
 # ── Marks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def mark_places(
-    form: MessageForm,
-    profile: Profile,
-    message: Message,
-    path: tuple[int, ...],
-    nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
-) -> Iterator[MarkPlace]:
-    """The sent parts of a message. `nested` counts the bytes of a part from the marker on a block
-    inside it."""
-    chunk = 0
-    for index, is_sent in enumerate(form.sent_parts(message, profile)):
-        if not is_sent:
-            continue
-        if path[:1] != (index,) or len(path) == 1:
-            yield MarkPlace((index,), chunk)
-        elif nested is not None:
-            inside = nested(message.parts[index], path[1:])
-            if inside is not None:
-                yield MarkPlace(path, chunk, inside)
-        chunk += 1
+def mark_places(message: Message, form: MessageForm, profile: Profile) -> Iterator[MarkPlace]:
+    """The sent parts of a message."""
+    sent = [True] * len(message.parts) if form.as_sent else form.sent_parts(message, profile)
+    indexes = (index for index, is_sent in enumerate(sent) if is_sent)
+    return (MarkPlace((index,), chunk) for chunk, index in enumerate(indexes))

@@ -9,41 +9,25 @@ they stand.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.bounded import BoundedMap
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 
-from . import Wire
-from .known_requests import RequestReading
+if TYPE_CHECKING:
+    from . import Wire
+    from .known_requests import RequestReading
 
 
-class SentProfile(Profile, frozen=True, kw_only=True):
-    """A model's profile for requests that are rendered as they were sent."""
-
-    as_sent = True
-
-
-#: By the identity of the profile, which the entry keeps.
-_SENT = BoundedMap[int, tuple[Profile, SentProfile]](1024)
-
-
-def as_sent(profile: Profile) -> SentProfile:
-    """The profile with which a call is rendered as it was read, on its own wire: the same one at
-    every call."""
-    known = _SENT.get(id(profile))
-    if known is not None and known[0] is profile:
-        return known[1]
-    figures = {name: getattr(profile, name) for name in profile.__struct_fields__}
-    figures["refusals"] = replace(profile.refusals, value=())
-    figures["version_refusals"] = {}
-    made = SentProfile(**figures)
-    _SENT[id(profile)] = profile, made
-    return made
+def as_sent(profile: Profile) -> Profile:
+    """The profile with which a call is rendered as it was read, on its own wire."""
+    refusals = replace(profile.refusals, value=())
+    return replace(profile, as_sent=True, refusals=refusals, version_refusals={})
 
 
 def check_kept(rendered: Rendered) -> None:

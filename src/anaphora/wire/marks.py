@@ -5,10 +5,9 @@ A mark is asked for in a call; a marker is its bytes in a request (markers.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
-
-import msgspec
 
 from anaphora.catalog import Profile
 from anaphora.prompt import (
@@ -20,7 +19,7 @@ from anaphora.prompt import (
     ToolMark,
 )
 from anaphora.rendered import ChunkRun, Mark
-from anaphora.values import AnyTool, Extras, Message, Notice, SegmentRole, Ttl
+from anaphora.values import AnyTool, Extras, Message, Notice, Part, SegmentRole, Ttl
 
 from .markers import BEFORE_BRACE, CACHE_KEY, with_members
 from .openai import OPENAI
@@ -133,19 +132,52 @@ class MarkPlace(NamedTuple):
     splice."""
 
 
-class MarkPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a wire takes marks."""
+class MarkPlaces:
+    """Where a wire takes marks. Each message is laid out once, however many marks it has.
 
-    parts: Callable[[Message, tuple[int, ...]], Iterable[MarkPlace]]
-    """The sent parts of a message, among them that at a path."""
-    refusal: str = ""
-    """Why the model takes no marks."""
-    tools: Sequence[AnyTool] | None = None
-    """The tools that have chunks; None: tools take no marks."""
-    held: Sequence[ChunkRun] = ()
-    """The runs that a stored response holds."""
-    end: int = BEFORE_BRACE
-    """The offset of a marker from the end of a chunk."""
+    `parts` has the sent parts of a message; `refusal` tells why the model takes no marks; `tools`
+    are those with chunks, None if they take no marks; `nested` counts the bytes of a part from the
+    marker on a block inside it; `held` are the runs that a stored response holds; `end` is the
+    offset of a marker from the end of a chunk.
+    """
+
+    def __init__(
+        self,
+        parts: Callable[[Message], Iterable[MarkPlace]],
+        *,
+        refusal: str = "",
+        tools: Sequence[AnyTool] | None = None,
+        nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
+        held: Sequence[ChunkRun] = (),
+        end: int = BEFORE_BRACE,
+    ) -> None:
+        self._parts = parts
+        self._nested = nested
+        self._tools = tools
+        self._known: dict[int, dict[tuple[int, ...], list[MarkPlace]]] = {}
+        self.refusal = refusal
+        self.held = held
+        self.end = end
+
+    @functools.cached_property
+    def tools(self) -> dict[str, int] | None:
+        """The chunk of each tool by its name; of those with one name that of the first."""
+        if self._tools is None:
+            return None
+        return {self._tools[at].name: at for at in reversed(range(len(self._tools)))}
+
+    def below(self, message: Message, path: tuple[int, ...]) -> list[MarkPlace]:
+        """The sent part at a path, and the parts inside it."""
+        known = self._known.get(id(message))
+        if known is None:
+            known = self._known[id(message)] = {}
+            for place in self._parts(message):
+                for depth in range(len(place.path) + 1):
+                    known.setdefault(place.path[:depth], []).append(place)
+        if len(path) < 2 or self._nested is None or path[:1] not in known:
+            return known.get(path, [])
+        inside = self._nested(message.parts[path[0]], path[1:])
+        return [] if inside is None else [MarkPlace(path, known[path[:1]][0].chunk, inside)]
 
 
 def locate(
@@ -176,8 +208,8 @@ def locate(
     if chunks.stop > run.count:
         return f"{name} carries the state this turn, so it cannot be cached"
     message = run.source[run.log.message_of(chunks.start)] if chunks else None
-    sent = () if message is None else places.parts(message, path)
-    below = [at for at in sent if at.chunk < len(chunks) and at.path[: len(path)] == path]
+    sent = [] if message is None else places.below(message, path)
+    below = [place for place in sent if place.chunk < len(chunks)]
     # The last one: a tool result may be several chunks.
     for place in reversed(below):
         chunk = chunks[place.chunk]
@@ -202,11 +234,11 @@ def _locate_tool(
 ) -> MarkLocation:
     if places.tools is None:
         return "a tool cannot carry a marker here"
-    names = [tool.name for tool in places.tools]
-    if mark.name in names:
+    index = places.tools.get(mark.name)
+    if index is not None:
         run = next(run for run in runs if run.section == "tools")
-        chunk = _chunk(runs, run, names.index(mark.name), profile, places)
-        return chunk or f"tool {mark.name} takes no marker"
+        found = _chunk(runs, run, index, profile, places)
+        return found or f"tool {mark.name} takes no marker"
     if any(tool.name == mark.name for tool in call.tools):
         return f"tool {mark.name} is deferred, so it cannot be cached"
     return f"no tool {mark.name}"

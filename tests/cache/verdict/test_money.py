@@ -61,8 +61,8 @@ def test_the_sentence_has_the_cost_or_that_it_is_unknown() -> None:
     assert "cost unknown" in verdict_of(place, one, two).sentence
 
 
-def test_removed_tokens_are_not_paid_again() -> None:
-    """A history that was cut off: the bill falls, and only the rest is paid again."""
+def test_removed_tokens_are_not_billed_again() -> None:
+    """A history that was cut off: the bill falls, and only the rest is billed again."""
     place = PLACES["anthropic"]
     before, after = spec(), spec()
     before["messages"][1] = ("assistant", ["A long story. " * 2000])

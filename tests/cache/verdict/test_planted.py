@@ -189,7 +189,7 @@ def test_a_changed_byte_is_found(name: str, planted: str) -> None:
 @each_row("shortened", [summarise, drop_oldest])
 def test_a_compaction_is_no_edit(name: str, shortened: Callable[[Json], None]) -> None:
     """Several messages make room for one, or for none from the beginning on. What is no longer
-    sent is not lost; what stands behind it is paid again."""
+    sent is not lost; what stands behind it is billed again."""
     place = PLACES[name]
     after = grown(spec())
     shortened(after)

@@ -238,13 +238,13 @@ def test_a_short_conversation_is_not_a_miss(name: str, billed: bool, edited: boo
         found = judge(sent(one, 0.0), sent(two, gap), rules)
         assert (found.result, found.cause) == ("not_cacheable", "below_minimum")
         assert found.sentence.startswith("Not cached")
-        assert "paid again" not in found.sentence
+        assert "billed again" not in found.sentence
         assert (found.lost, found.broke) == (0, False)
         assert found.cost_usd == 0
     assert preflight(one, two, rules) == ()
 
 
-def test_nothing_is_paid_again_that_no_marker_cached() -> None:
+def test_nothing_is_billed_again_that_no_marker_cached() -> None:
     place = PLACES["anthropic"]
     before = {**spec(), "marked": False}
     one, two = split(place, body(place, before)), split(place, body(place, grown(before)))
@@ -279,7 +279,7 @@ def test_a_call_without_a_marker_reads_nothing() -> None:
     found = verdict_of(place, one, two)
     assert found.cause == "no_marker"
     assert "this call had no cache marker, and this provider reads nothing" in found.sentence
-    assert "were paid again" in found.sentence
+    assert "were billed again" in found.sentence
 
 
 def test_a_model_that_caches_by_handles_only_lost_nothing() -> None:

@@ -135,7 +135,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     fix: str
     tokens: int | None = None
-    """The tokens after it, which are paid again."""
+    """The tokens after it, which are billed again."""
     cost_usd: Decimal | None = None
     """Their cost for 1,000 calls; None if the price is unknown."""
     suppressed: str | None = None

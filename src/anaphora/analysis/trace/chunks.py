@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from anaphora.canonical import dumps, encode_decoded
-from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend
-from anaphora.values import CachePolicy
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Rendered
+from anaphora.values import CachePolicy, SegmentRole
 
 from .format import BLOCK_KINDS, Trace
 
 
-def message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
+class RecordedPrompt:
+    """The prompts of a recording as chunks, once they are needed; all calls share one log."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    @cached_property
+    def _log(self) -> tuple[ChunkLog, list[int]]:
+        return _message_log(self._trace)
+
+    @cached_property
+    def _tools(self) -> ChunkRun | None:
+        return _tools_run(self._trace)
+
+    @property
+    def tools(self) -> int:
+        """The chunks of the tools, which come first."""
+        return 0 if self._tools is None else self._tools.count
+
+    @property
+    def ends(self) -> list[int]:
+        """The number of chunks up to each message."""
+        return self._log[1]
+
+    def rendered(
+        self, count: int, model: str, params: Mapping[str, bytes], bytes_per_token: float
+    ) -> Rendered:
+        """The prompt of a call that sent the first `count` messages."""
+        runs = [] if self._tools is None else [self._tools]
+        if count:
+            log, ends = self._log
+            sent = self._trace.messages[:count]
+            role = SegmentRole.CONVERSATION
+            runs.append(ChunkRun("messages", log, ends[count - 1], role=role, source=sent))
+        cache_params = tuple(sorted(params.items()))
+        return Rendered(
+            wire="recorded",
+            model=model,
+            runs=tuple(run for run in runs if run.count),
+            cacheable=sum(run.count for run in runs),
+            envelope=Envelope(source=None, path="", head=b"", tail=b"", cache_params=cache_params),
+            markers={},
+            bytes_per_token=bytes_per_token,
+        )
+
+
+def _message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
     """All messages, one chunk for each block, and the number of chunks up to each message."""
     addition = LogAppend()
     ends: list[int] = []
@@ -43,7 +91,7 @@ def message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
     return ChunkLog().append(addition), ends
 
 
-def tools_run(trace: Trace) -> ChunkRun | None:
+def _tools_run(trace: Trace) -> ChunkRun | None:
     """All tools, one chunk for each; None if the recording has none."""
     if not trace.tools:
         return None

@@ -268,7 +268,8 @@ T = TypeVar("T")
 
 
 class LineOrder(Generic[T]):
-    """Returns each line after its parent. Lines whose parent is not in the file come last."""
+    """Returns each line after its parent. Lines whose parent is not in the file come last: each
+    follows the line before it in the file, as after a line that was not written or not readable."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -277,12 +278,26 @@ class LineOrder(Generic[T]):
         self._number = 0
         self.moved = 0
         """How many lines came before their parents."""
+        self._last = ""
+        self._before: dict[str, str] = {}
+        """By the id of a parent that was not read yet: the line before the one that waits."""
+        self._missing: dict[str, str] = {}
+        """The same, of parents that are not in the file."""
 
-    def add(self, id: object, parent: object, line: T) -> list[T]:
+    def add(self, id: object, parent: object, line: T, *, aside: bool = False) -> list[T]:
         """The lines that can be read now: this one, if its parent was read or it has none, and
-        those that waited for it."""
+        those that waited for it. `aside` is a line of another conversation of the file, which
+        follows none but its parent."""
         self._number += 1
-        return self._add((self._number, id if isinstance(id, str) else "", line), parent)
+        known = id if isinstance(id, str) else ""
+        if isinstance(parent, str) and parent not in self._known and self._last and not aside:
+            self._before.setdefault(parent, self._last)
+        self._last = known if known and not aside else self._last
+        return self._add((self._number, known, line), parent)
+
+    def parent(self, named: object) -> str:
+        """The id of the line that one follows which names this parent."""
+        return self._missing.get(str(named), str(named))
 
     def _add(self, one: tuple[int, str, T], parent: object) -> list[T]:
         if isinstance(parent, str) and parent not in self._known and parent != one[1]:
@@ -303,6 +318,9 @@ class LineOrder(Generic[T]):
         if self.moved:
             lines = f"{counted(self.moved, 'line')} before their parent"
             yield Problem(file, f"{lines}: put in order", "notice")
+        if self._missing:
+            lines = f"{counted(len(self._missing), 'line')} that others follow not in the file"
+            yield Problem(file, f"{lines}: these follow the lines before them", "notice")
 
     def rest(self) -> Iterator[T]:
         """The lines whose parents are missing, and their descendants."""
@@ -310,7 +328,9 @@ class LineOrder(Generic[T]):
             waiting, self._waiting = self._waiting, {}
             ids = {id for lines in waiting.values() for _, id, _ in lines}
             # Lines that are each other's parents keep their order.
-            self._known |= waiting.keys() - ids or waiting.keys()
+            missing = waiting.keys() - ids
+            self._missing |= {id: self._before[id] for id in missing & self._before.keys()}
+            self._known |= missing or waiting.keys()
             again = [(line, parent) for parent, lines in waiting.items() for line in lines]
             for line, parent in sorted(again, key=lambda pair: pair[0][0]):
                 yield from self._add(line, parent)

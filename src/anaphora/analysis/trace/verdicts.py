@@ -9,7 +9,6 @@ or the bills (the entry of an older call was read) show it, and otherwise unknow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -29,10 +28,10 @@ from anaphora.cache.verdict import (
 from anaphora.cache.verdict.judgement import NEARLY
 from anaphora.cache.verdict.remedy import Remedy, RemedyKind, summed
 from anaphora.catalog import CacheRules, Price
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Mark, Plan, Rendered
-from anaphora.values import SegmentRole, Ttl
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.values import Ttl
 
-from .chunks import message_log, tools_run
+from .chunks import RecordedPrompt
 from .format import RecordedParams, Trace, TraceCall
 from .predict import Predictor
 from .predicted import Predicted
@@ -143,6 +142,7 @@ class _RenderedTrace:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._chunks = RecordedPrompt(trace)
         self._params = RecordedParams(trace)
         self._before: _MadeCall | None = None
         self._ttl: Ttl | None = None
@@ -153,14 +153,6 @@ class _RenderedTrace:
         """When the call before the last was sent."""
         self._remedies: dict[RemedyKind, Remedy] = {}
         """What each would have saved so far."""
-
-    @cached_property
-    def _log(self) -> tuple[ChunkLog, list[int]]:
-        return message_log(self.trace)
-
-    @cached_property
-    def _tools(self) -> ChunkRun | None:
-        return tools_run(self.trace)
 
     def judge(self, predicted: Predicted, price: Pricing | None) -> TraceVerdict:
         call, provider = self.trace.calls[predicted.call], predicted.provider
@@ -306,7 +298,7 @@ class _RenderedTrace:
     def _sent(self, made: _MadeCall, provider: str) -> SentCall:
         call = made.call
         per_token = catalog.profile(provider, made.model).bytes_per_token.value
-        rendered = self._rendered(call, made.model, made.params, per_token)
+        rendered = self._chunks.rendered(call.messages, made.model, made.params, per_token)
         assert call.usage is not None
         return SentCall(
             rendered=rendered,
@@ -335,30 +327,6 @@ class _RenderedTrace:
             cached = max(cached, rules.whole_granules(left.total))
         return call.total < cached <= after.cache_read and call.cache_read < cached
 
-    def _rendered(
-        self, call: TraceCall, model: str, params: dict[str, bytes], per_token: float
-    ) -> Rendered:
-        runs = [] if self._tools is None else [self._tools]
-        if call.messages:
-            messages = ChunkRun(
-                "messages",
-                self._log[0],
-                self._log[1][call.messages - 1],
-                role=SegmentRole.CONVERSATION,
-                source=self.trace.messages[: call.messages],
-            )
-            runs.append(messages)
-        cache_params = tuple(sorted(params.items()))
-        return Rendered(
-            wire="recorded",
-            model=model,
-            runs=tuple(run for run in runs if run.count),
-            cacheable=sum(run.count for run in runs),
-            envelope=Envelope(source=None, path="", head=b"", tail=b"", cache_params=cache_params),
-            markers={},
-            bytes_per_token=per_token,
-        )
-
     def _written_for(self, call: TraceCall, rules: CacheRules) -> Ttl:
         """The TTL that the bills show: the longest of this call's, else that of the last one."""
         written = [] if call.usage is None else [*call.usage.by_ttl]
@@ -374,7 +342,7 @@ class _RenderedTrace:
             return Plan(automatic=rules.default_ttl.value)
         if rules.mechanism.value != "explicit" or not len(rendered):
             return Plan()
-        tools = 0 if self._tools is None else self._tools.count
+        tools, ends = self._chunks.tools, self._chunks.ends
         last = len(rendered) - 1
         marks: dict[int, Ttl] = {}
         automatic: Ttl | None = None
@@ -384,8 +352,8 @@ class _RenderedTrace:
                 automatic = lifetime
             elif where == "tools":
                 marks[max(0, tools - 1) if tool is None or not tools else tool] = lifetime
-            elif isinstance(where, int) and where < len(self._log[1]):
-                marks[min(last, tools + self._log[1][where] - 1)] = lifetime
+            elif isinstance(where, int) and where < len(ends):
+                marks[min(last, tools + ends[where] - 1)] = lifetime
         if call.breakpoints is None:
             marks[last] = made.ttl
         placed = tuple(Mark(chunk, marks[chunk]) for chunk in sorted(marks))

@@ -17,12 +17,12 @@ from anaphora.cache.simulator.outcome import Prediction
 
 from .avoiding import with_remedy
 from .changes import find_change
-from .diagnosis import Diagnosis, diagnosis_of
+from .diagnosis import CauseKind, Diagnosis, diagnosis_of
 from .judgement import as_side_call, comparable, judge, judge_matched, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
 from .preflight import preflight
 from .remedy import Remedy, RemedyKind
-from .values import VOLATILE, Cause, CauseKind, Change, Result, Verdict
+from .values import VOLATILE, Cause, Change, Result, Verdict
 
 __all__ = [
     "VOLATILE",

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from anaphora.values import Ttl
 
+from .diagnosis import CauseKind
 from .remedy import REMEDIES, RemedyKind
-from .values import CHANGES, CauseKind
+from .values import CHANGES
 
 #: The longer of the lifetimes that programs have a setting for.
 LONGER: Ttl = "1h"

@@ -1,55 +1,112 @@
-"""The provider's own diagnosis of a cache miss, in its replies."""
+"""The causes of a miss, and the provider's own diagnosis of one, in its replies."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Set
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from anaphora.values import Reply
+from anaphora.values import Reply, Section
 from anaphora.wording import counted
 
-_Codes: TypeAlias = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-"""By the provider's code: the causes that agree with it, and the sections whose changes do."""
+CauseKind: TypeAlias = Literal[
+    "system_changed",
+    "tools_changed",
+    "history_edited",
+    "compaction",
+    "resumed",
+    "side_call",
+    "marker_on_volatile",
+    "marker_on_trailing_system",
+    "model_changed",
+    "parameter_changed",
+    "images_changed",
+    "other_key",
+    "other_route",
+    "expired",
+    "not_yet_visible",
+    "lookback_exceeded",
+    "below_minimum",
+    "above_maximum",
+    "no_marker",
+    "thinking_dropped",
+    "thinking_changed",
+    "skill_loaded",
+    "mode_changed",
+    "not_persisted",
+    "evicted",
+    "subagent",
+    "provider_side",
+    "unknown",
+]
+"""Why less was read than the previous call had cached. `advice.CAUSES` has the name of each."""
 
-_OF_MESSAGES = "thinking_dropped thinking_changed images_changed parameter_changed".split()
-_ANTHROPIC: _Codes = {
-    "model_changed": (("model_changed", "parameter_changed"), ()),
+
+class _Named(NamedTuple):
+    """What a code names, and what agrees with it."""
+
+    cause: CauseKind
+    text: str
+    others: tuple[CauseKind, ...] = ()
+    """Other causes that agree with it."""
+    sections: tuple[Section, ...] = ()
+    """A change in one of them agrees with it."""
+
+
+_SYSTEM = _Named("system_changed", "the system prompt changed", ("resumed",), ("system",))
+_TOOLS = _Named("tools_changed", "the tools changed", ("resumed",), ("tools",))
+_MESSAGES = _Named(
+    "history_edited",
+    "earlier messages changed",
+    (
+        "thinking_dropped",
+        "thinking_changed",
+        "images_changed",
+        "parameter_changed",
+        "compaction",
+        "resumed",
+    ),
+    ("messages",),
+)
+_EFFORT = _Named("parameter_changed", "the effort changed")
+_CODES: dict[str, _Named] = {
+    "model": _Named("model_changed", "the model changed", ("parameter_changed",)),
     # A resumed session shows in a changed system prompt, and may have other tools.
-    "system_changed": (("resumed",), ("system",)),
-    "tools_changed": (("resumed",), ("tools",)),
-    "messages_changed": ((*_OF_MESSAGES, "compaction", "resumed"), ("messages",)),
+    "system": _SYSTEM,
+    "tools": _TOOLS,
+    "messages": _MESSAGES,
+    # OpenAI: the history, or instructions before it.
+    "input": _Named(
+        "history_edited", "earlier messages changed", ("compaction",), ("messages", "system")
+    ),
+    "context_compacted": _Named("compaction", "the history was compacted", sections=("messages",)),
+    "prompt_cache_key": _Named("other_key", "the cache key changed"),
+    "text_format": _Named("parameter_changed", "the output format changed"),
+    "reasoning_effort": _EFFORT,
+    "verbosity": _Named("parameter_changed", "the verbosity changed"),
+    "service_tier": _Named("parameter_changed", "the service tier changed"),
+    # Claude Code: `last_miss_cause`.
+    "system_prompt": _SYSTEM,
+    "defer_loading": _TOOLS,
+    "messages_rewritten": _MESSAGES,
+    "effort": _EFFORT,
+    "fast_mode": _Named("parameter_changed", "fast mode changed"),
+    "betas": _Named("parameter_changed", "the beta features changed"),
+    "extra_body": _Named("parameter_changed", "additional fields of the request changed"),
+    "cache_scope_or_ttl": _Named(
+        "parameter_changed", "the scope or lifetime of cache markers changed"
+    ),
+    "auto_mode": _Named("mode_changed", "auto mode changed"),
+    "ttl_expired_5m": _Named("expired", "the cache entry expired (TTL 5m)"),
+    "ttl_expired_1h": _Named("expired", "the cache entry expired (TTL 1h)"),
+    "likely_server_side": _Named(
+        "provider_side",
+        "the loss is probably on the provider's side",
+        ("evicted", "not_persisted"),
+    ),
 }
-_OPENAI: _Codes = {
-    "model": (("model_changed",), ()),
-    "prompt_cache_key": (("other_key",), ()),
-    "tools": ((), ("tools",)),
-    "text_format": (("parameter_changed",), ()),
-    "reasoning_effort": (("parameter_changed",), ()),
-    "verbosity": (("parameter_changed",), ()),
-    "service_tier": (("parameter_changed",), ()),
-    "context_compacted": (("compaction",), ("messages",)),
-    "input": (("compaction",), ("messages", "system")),
-}
-#: Causes of the program itself: `last_miss_cause` of Claude Code.
-_CLAUDE_CODE: _Codes = {
-    "system_prompt_changed": _ANTHROPIC["system_changed"],
-    "tools_changed": _ANTHROPIC["tools_changed"],
-    "defer_loading_changed": _ANTHROPIC["tools_changed"],
-    "model_changed": (("model_changed",), ()),
-    "messages_rewritten": _ANTHROPIC["messages_changed"],
-    "auto_mode_changed": (("mode_changed",), ()),
-    "ttl_expired_5m": (("expired",), ()),
-    "ttl_expired_1h": (("expired",), ()),
-    "likely_server_side": (("provider_side", "evicted", "not_persisted"), ()),
-    "effort_changed": (("parameter_changed",), ()),
-    "fast_mode_changed": (("parameter_changed",), ()),
-    "betas_changed": (("parameter_changed",), ()),
-    "extra_body_changed": (("parameter_changed",), ()),
-    "cache_scope_or_ttl_changed": (("parameter_changed",), ()),
-}
-CODES = {"anthropic": _ANTHROPIC, "openai": _OPENAI, "claude_code": _CLAUDE_CODE}
-"""By who makes the diagnosis."""
+"""By code, without `_changed`, which Anthropic, Claude Code and OpenAI's client append."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +124,34 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     def reporter(self) -> str:
         return "Claude Code" if self.provider == "claude_code" else "the provider"
 
+    @property
+    def names(self) -> _Named | None:
+        """The first of its causes that is known."""
+        return next(iter(self._named()), None) if self.conclusive else None
+
+    def agrees(self, kinds: Set[str], section: Section | None, *, hit: bool) -> bool | None:
+        """Whether it names one of the causes found, or the section of the change; None if it
+        cannot tell."""
+        if not self.conclusive:
+            return None
+        if self.code == "cache_hit":
+            return hit
+        named = self._named()
+        if not named:
+            return None
+        return any(kinds & {one.cause, *one.others} or section in one.sections for one in named)
+
+    def _named(self) -> list[_Named]:
+        codes = map(_plain, self.code.split(", "))
+        return [_CODES[code] for code in codes if code in _CODES]
+
     def __str__(self) -> str:
         missed = f" ({counted(self.tokens, 'token')})" if self.tokens is not None else ""
         return f"{self.code}{missed}"
+
+
+def _plain(code: str) -> str:
+    return code.removesuffix("_changed")
 
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -97,14 +179,16 @@ def anthropic_diagnosis(field: Any) -> Diagnosis | None:
         return None
     code = reason["type"]
     tokens = _count(reason.get("cache_missed_input_tokens"))
-    return Diagnosis(provider="anthropic", code=code, tokens=tokens, conclusive=code in _ANTHROPIC)
+    return Diagnosis(
+        provider="anthropic", code=code, tokens=tokens, conclusive=_plain(code) in _CODES
+    )
 
 
 def claude_code_diagnosis(field: Any) -> Diagnosis | None:
     """`last_miss_cause`, in which Claude Code names what it changed itself."""
     named = field.get("causes") if isinstance(field, dict) else None
     texts = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
-    code = ", ".join(one for one in texts if one in _CLAUDE_CODE)
+    code = ", ".join(one for one in texts if _plain(one) in _CODES)
     return Diagnosis(provider="claude_code", code=code) if code else None
 
 

@@ -11,7 +11,8 @@ from anaphora.cache.sent_call import SentCall, host_changed
 from anaphora.catalog import CacheRules
 from anaphora.values import Section
 
-from .values import Cause, CauseKind
+from .diagnosis import CauseKind
+from .values import Cause
 
 #: Parameters whose values are not private. Of the others only the name is shown.
 _SHOWN = frozenset("model tool_choice effort thinking verbosity service_tier speed".split())

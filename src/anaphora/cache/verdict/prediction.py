@@ -291,7 +291,7 @@ def explain_loss(
     causes = why_not_read(earlier, later, rules, change, profile, read, expected)
     missed = reusable_tokens(earlier, later, rules, expected, causes[0]) - read
     if change is not None and expected.left:
-        # Tokens that are no longer sent are not paid again.
+        # Tokens that are no longer sent are not billed again.
         behind = max(0, expected.left - expected.read)
         missed -= min(behind, removed_tokens(earlier, later.rendered, change.chunk))
     lost = max(0, min(missed, (usage.input or 0) - read))

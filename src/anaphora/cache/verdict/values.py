@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from anaphora.values import Section
 from anaphora.wording import counted, format_loss, format_usd
 
-from .diagnosis import CODES, Diagnosis
+from .diagnosis import CauseKind, Diagnosis
 from .remedy import Remedy
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable", "unknown"]
@@ -50,38 +50,6 @@ CHANGES: dict[str, str] = {
 
 #: Changes that happen by themselves, without an edit of the prompt.
 VOLATILE = frozenset(("date", "clock", "uuid", "nonce", "counter"))
-
-CauseKind: TypeAlias = Literal[
-    "system_changed",
-    "tools_changed",
-    "history_edited",
-    "compaction",
-    "resumed",
-    "side_call",
-    "marker_on_volatile",
-    "marker_on_trailing_system",
-    "model_changed",
-    "parameter_changed",
-    "images_changed",
-    "other_key",
-    "other_route",
-    "expired",
-    "not_yet_visible",
-    "lookback_exceeded",
-    "below_minimum",
-    "above_maximum",
-    "no_marker",
-    "thinking_dropped",
-    "thinking_changed",
-    "skill_loaded",
-    "mode_changed",
-    "not_persisted",
-    "evicted",
-    "subagent",
-    "provider_side",
-    "unknown",
-]
-"""Why less was read than the previous call had cached. `advice.CAUSES` has the name of each."""
 
 #: Control characters are shown escaped, so that an excerpt stays on one line.
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
@@ -187,7 +155,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that were read, by the bill."""
     total: int | None = None
     lost: int = 0
-    """Tokens that could have been read and were paid again."""
+    """Tokens that could have been read and were billed again."""
     cost_usd: Decimal | None = None
     """The cost of the lost tokens; None: unknown."""
     saved: Decimal | None = None
@@ -339,68 +307,23 @@ def _loss(verdict: Verdict) -> str:
     if not verdict.left:
         return f"{tokens} could have been read"
     were = "was" if verdict.lost == 1 else "were"
-    return f"{tokens} {'would be' if verdict.billed is None else were} paid again"
-
-
-# ── The provider's own diagnosis ──────────────────────────────────────────────────────────────────
-
-#: The causes that codes name, if nothing else shows one.
-_REPORTED: dict[str, tuple[CauseKind, str]] = {
-    "model": ("model_changed", "the model changed"),
-    "system": ("system_changed", "the system prompt changed"),
-    "tools": ("tools_changed", "the tools changed"),
-    "messages": ("history_edited", "earlier messages changed"),
-    "input": ("history_edited", "earlier messages changed"),
-    "context_compacted": ("compaction", "the history was compacted"),
-    "prompt_cache_key": ("other_key", "the cache key changed"),
-    "text_format": ("parameter_changed", "the output format changed"),
-    "reasoning_effort": ("parameter_changed", "the effort changed"),
-    "verbosity": ("parameter_changed", "the verbosity changed"),
-    "service_tier": ("parameter_changed", "the service tier changed"),
-    "system_prompt": ("system_changed", "the system prompt changed"),
-    "defer_loading": ("tools_changed", "the tools changed"),
-    "messages_rewritten": ("history_edited", "earlier messages changed"),
-    "effort": ("parameter_changed", "the effort changed"),
-    "fast_mode": ("parameter_changed", "fast mode changed"),
-    "betas": ("parameter_changed", "the beta features changed"),
-    "extra_body": ("parameter_changed", "additional fields of the request changed"),
-    "cache_scope_or_ttl": ("parameter_changed", "the scope or lifetime of cache markers changed"),
-    "auto_mode": ("mode_changed", "auto mode changed"),
-    "ttl_expired_5m": ("expired", "the cache entry expired (TTL 5m)"),
-    "ttl_expired_1h": ("expired", "the cache entry expired (TTL 1h)"),
-    "likely_server_side": ("provider_side", "the loss is probably on the provider's side"),
-}
+    return f"{tokens} {'would be' if verdict.billed is None else were} billed again"
 
 
 def reported_cause(diagnosis: Diagnosis | None) -> Cause | None:
     """The cause by the diagnosis of the provider or the program; None if it names none."""
-    if diagnosis is None or not diagnosis.conclusive:
+    named = None if diagnosis is None else diagnosis.names
+    if diagnosis is None or named is None:
         return None
-    names = (code.removesuffix("_changed") for code in diagnosis.code.split(", "))
-    found = next((_REPORTED[name] for name in names if name in _REPORTED), None)
-    if found is None:
-        return None
-    return Cause(found[0], f"{diagnosis.reporter} reports that {found[1]}")
+    return Cause(named.cause, f"{diagnosis.reporter} reports that {named.text}")
 
 
 def agrees(
     diagnosis: Diagnosis | None, causes: tuple[Cause, ...], change: Change | None, hit: bool
 ) -> bool | None:
     """Whether a diagnosis names a cause that was also found here; None if it cannot tell."""
-    if diagnosis is None or not diagnosis.conclusive:
-        return None
-    if diagnosis.code == "cache_hit":
-        return hit
-    table = CODES.get(diagnosis.provider, {})
-    # OpenAI's client has these codes with `_changed` appended.
-    codes = (
-        one if one in table else one.removesuffix("_changed") for one in diagnosis.code.split(", ")
-    )
-    known = [table[code] for code in codes if code in table]
-    if not known:
+    if diagnosis is None:
         return None
     kinds = {cause.kind for cause in causes}
-    sections = {section for _, each in known for section in each}
-    if any(kinds.intersection(each) for each, _ in known):
-        return True
-    return change is not None and change.section in sections and not kinds.isdisjoint(CHANGED)
+    section = change.section if change is not None and kinds & CHANGED else None
+    return diagnosis.agrees(kinds, section, hit=hit)

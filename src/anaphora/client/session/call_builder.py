@@ -117,6 +117,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if after is not turn:
             call = self.call(state, after, request, stream=stream, whole=whole)
             prepared = state.prepare(call, prepared.at)
+            prepared.compacted = True
         prepared.turn, prepared.notices = after, notices
         return prepared
 

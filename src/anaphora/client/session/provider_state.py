@@ -175,7 +175,7 @@ class ProviderState:
             usage=usage,
             reply=reply.message,
             host=prepared.host,
-            compacted=self.prefix_change_expected,
+            compacted=prepared.compacted or self.prefix_change_expected,
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)

@@ -141,7 +141,7 @@ class SessionTurns(Caller):
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
-            compacted = prepared.turn is not prompt or state.prefix_change_expected
+            compacted = prepared.compacted or state.prefix_change_expected
             mode = "notice" if compacted else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode, request)
         prepared.notices += self.load_notices + self.history.notices

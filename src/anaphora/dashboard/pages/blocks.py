@@ -82,7 +82,7 @@ def _offender(row: BlockSums) -> htpy.Element:
         htpy.h3[name(row.label)],
         htpy.p[
             htpy.b[f"{usd(row.lost_nano_usd)} lost"],
-            f" in {counted(row.breaks, 'break')}, {tokens(row.lost)} paid again",
+            f" in {counted(row.breaks, 'break')}, {tokens(row.lost)} billed again",
         ],
         htpy.ul[
             [

@@ -191,7 +191,9 @@ def _missing(id: str, site: Site) -> PageContent:
 def _breaks(calls: Sequence[ShownCall], no_text: str) -> htpy.Element:
     broke = [shown for shown in calls if _is_break(shown)]
     if not broke:
-        return card("Breaks and other losses", htpy.p(".dim")["No cached tokens were paid again."])
+        return card(
+            "Breaks and other losses", htpy.p(".dim")["No cached tokens were billed again."]
+        )
     left = len(broke) - _MOST_BREAKS
     return card(
         "Breaks and other losses",
@@ -211,7 +213,7 @@ def _break(shown: ShownCall, no_text: str) -> htpy.Element:
         pairs.append(("Field", htpy.code[name(shown.field, 200)]))
     if shown.position is not None:
         pairs.append(("Position", f"character {count(shown.position)} of that field"))
-    pairs.append(("Paid again", lost(call.lost, call.lost_nano_usd)))
+    pairs.append(("Billed again", lost(call.lost, call.lost_nano_usd)))
     if advice := what_to_do(cause) or what_to_do(call.cause or ""):
         pairs.append(("What to do", advice))
     return htpy.article(

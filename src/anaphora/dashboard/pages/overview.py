@@ -124,7 +124,7 @@ def headline(total: CallTotals) -> htpy.Element:
     answered = total.calls - total.failed
     each = f"{usd(total.cost_nano_usd // answered)} an answered call" if answered else ""
     failed = percent(total.failed / total.calls) if total.calls else ""
-    lost = f"{tokens(total.lost)} paid again, {counted(total.breaks, 'break')}"
+    lost = f"{tokens(total.lost)} billed again, {counted(total.breaks, 'break')}"
     return stats(
         [
             Stat(
@@ -178,7 +178,7 @@ def causes_card(overview: Overview) -> htpy.Element:
     headings = [Heading("Cause"), *numbers("Calls", "Tokens lost", "Lost"), Heading("What to do")]
     shown: htpy.Node = table("Causes of loss", headings, rows)
     if not rows:
-        shown = htpy.p(".dim")["No cached tokens were paid again."]
+        shown = htpy.p(".dim")["No cached tokens were billed again."]
     return card("Causes of loss", shown, more(len(ordered) - _MOST_ROWS, "cause"))
 
 

@@ -31,9 +31,9 @@ class CallTotals(msgspec.Struct):
     """Calls of unknown cost, except failed ones without usage."""
     saved_nano_usd: int = 0
     breaks: int = 0
-    """Calls that paid again for what was cached, because the prompt had changed."""
+    """Calls that were billed again for cached tokens, because the prompt had changed."""
     lost: int = 0
-    """Tokens that could have been read and were paid again, for any reason."""
+    """Tokens that could have been read and were billed again, for any reason."""
     lost_nano_usd: int = 0
     unbilled_nano_usd: int = 0
     """The part of the cost that no bill confirms: abandoned streams, and requests that were sent
@@ -97,7 +97,7 @@ class BlockSums(msgspec.Struct, kw_only=True):
     breaks: int = 0
     """Calls in which a change of this block broke the prefix."""
     lost: int = 0
-    """Tokens that were paid again because of them."""
+    """Tokens that were billed again because of them."""
     lost_nano_usd: int = 0
     changes: dict[str, int] = {}
     """Those breaks by the kind of change."""

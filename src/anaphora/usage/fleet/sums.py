@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from anaphora.usage.records import CallLoss
-from anaphora.usage.report import DearLoss, Grouping, UsageReport, UsageRow
+from anaphora.usage.report import ExpensiveLoss, Grouping, UsageReport, UsageRow
 from anaphora.usage.tally import NANO, UsageTally, period_of
 from anaphora.wording import counted
 
 from .partition import FleetRow, SetAside
 
-_DEAREST = 10
+_MOST_EXPENSIVE = 10
 #: Rows and problems that are kept one by one; there are as many sessions as conversations.
 _MOST_ROWS, MOST_PROBLEMS = 10_000, 100
 _OTHERS = "(others)"
@@ -95,7 +95,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
                 lost = 1, loss.tokens, loss.nano_usd or 0
                 tally.lose(sums.name, loss.cause, row.program, lost, loss.saved_nano_usd)
             if dear:
-                tally.keep_dearest(dear, _DEAREST)
+                tally.keep_most_expensive(dear, _MOST_EXPENSIVE)
         return True
 
     def _note(self, *times: float) -> None:
@@ -109,7 +109,7 @@ class FleetSums(msgspec.Struct, kw_only=True):
         self._note(*other.times)
         for mine, theirs in zip(self.tallies, other.tallies, strict=True):
             mine.merge(theirs)
-            mine.keep_dearest(theirs.dearest, _DEAREST)
+            mine.keep_most_expensive(theirs.most_expensive, _MOST_EXPENSIVE)
             if len(mine.rows) > 2 * _MOST_ROWS:
                 _fold(mine.rows)
 
@@ -176,9 +176,9 @@ def _sums_of(row: FleetRow) -> UsageRow:
     )
 
 
-def _dear(row: FleetRow, loss: CallLoss) -> DearLoss:
+def _dear(row: FleetRow, loss: CallLoss) -> ExpensiveLoss:
     call = row.call
-    return DearLoss(
+    return ExpensiveLoss(
         cause=loss.cause,
         at=call.at or None,
         file=row.place,

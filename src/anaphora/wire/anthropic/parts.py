@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -244,60 +244,77 @@ def _result_blocks(
     return blocks
 
 
-def bytes_after_marker(part: Part, path: tuple[int, ...], as_sent: bool = False) -> int | None:
-    """The bytes of a part's block from the marker on the block at `path` inside it; None if that
-    takes none."""
-    if isinstance(part, Opaque):
-        row = TABLE.blocks.get(part.kind, TABLE.other)
-        return _after_inner_marker(decode_members(part.json), row, path)
-    if not isinstance(part, ToolResult):
-        return None
-    content = (Text(part.content),) if isinstance(part.content, str) else part.content
-    inner = content[path[0] : path[0] + 1]
-    if not inner or encoder_for(inner[0], False, as_sent)[2](inner[0], []) is None:
-        return None
-    inside: int | None = -BEFORE_BRACE
-    if len(path) > 1:
-        inside = bytes_after_marker(inner[0], path[1:], as_sent)
-    elif encoder_for(inner[0])[1] is None and not as_sent:
-        return None
-    blocks = _result_blocks(content[path[0] + 1 :], [], as_sent)
-    after = sum(len(block) + 1 for block in blocks) + len(_result_end(part))
-    return None if inside is None else inside + after
+class InnerPlaces:
+    """The places of markers on blocks inside others. Each block is read once, however many markers
+    are in it."""
+
+    def __init__(self, as_sent: bool) -> None:
+        self._as_sent = as_sent
+        self._known: dict[tuple[int, tuple[int, ...]], list[tuple[Any, int, bool]]] = {}
+        """By the part and the path of a block in it: the blocks inside that, the bytes after each,
+        and whether it takes a marker."""
+
+    def bytes_after_marker(self, part: Part, path: tuple[int, ...]) -> int | None:
+        """The bytes of a part's block from the marker on the block at `path` inside it; None if
+        that takes none."""
+        found: Any = part
+        total = -BEFORE_BRACE
+        for depth, index in enumerate(path):
+            key = id(part), path[:depth]
+            inside = self._known.get(key)
+            if inside is None:
+                inside = self._known[key] = self._inside(found)
+            if not 0 <= index < len(inside):
+                return None
+            found, after, markable = inside[index]
+            total += after
+        return total if markable else None
+
+    def _inside(self, block: Any) -> list[tuple[Any, int, bool]]:
+        if isinstance(block, ToolResult):
+            return self._in_result(block)
+        if isinstance(block, Opaque):
+            return _in_members(
+                decode_members(block.json), TABLE.blocks.get(block.kind, TABLE.other)
+            )
+        if not isinstance(block, Raw) or bytes(memoryview(block)[:1]) != b"{":
+            return []
+        members = decode_members(block)
+        return _in_members(members, TABLE.blocks.get(known_text(members, "type"), TABLE.other))
+
+    def _in_result(self, result: ToolResult) -> list[tuple[Any, int, bool]]:
+        content = (Text(result.content),) if isinstance(result.content, str) else result.content
+        after, inside = len(_result_end(result)), list[tuple[Any, int, bool]]()
+        for part in reversed(content):
+            data = encoder_for(part, False, self._as_sent)[2](part, [])
+            markable = self._as_sent or encoder_for(part)[1] is not None
+            inside.append((part, after, markable and data is not None))
+            after += 0 if data is None else len(data) + 1
+        return inside[::-1]
 
 
-def _after_inner_marker(members: Members, row: BlockType, path: tuple[int, ...]) -> int | None:
-    """`bytes_after_marker` for a block that is kept whole."""
+def _in_members(members: Members, row: BlockType) -> list[tuple[Any, int, bool]]:
+    """The blocks inside one that is kept whole, with the bytes after each."""
     for place in row.inside:
         holder, _, rest = place.partition(".")
         value = bytes(members.get(holder, b""))
-        following = list(members)[list(members).index(holder) + 1 :] if value else []
-        after = len(encode_members({name: members[name] for name in following}))
-        after -= 0 if following else 1
-        inside: int | None = None
+        if value[:1] not in (b"{", b"["):
+            continue
+        names = list(members)
+        following = {name: members[name] for name in names[names.index(holder) + 1 :]}
+        after = len(encode_members(following)) - (0 if following else 1)
+        inside: list[tuple[Any, int, bool]] = []
         if rest and value[:1] == b"{":
-            inside = _after_inner_marker(decode_members(value), BlockType(inside=(rest,)), path)
-        elif not rest and value[:1] in (b"{", b"["):
-            listed = value[:1] == b"["
-            blocks = decode_elements(value) if listed else [Raw(value)]
-            inside = _after_in_list(blocks[path[0] :], path[1:], listed)
-        if inside is not None:
-            return inside + after
-    return None
-
-
-def _after_in_list(blocks: list[Raw], path: tuple[int, ...], listed: bool) -> int | None:
-    """The bytes from the marker on the first of these blocks, or on a block inside it."""
-    if not blocks or bytes(memoryview(blocks[0])[:1]) != b"{":
-        return None
-    inside: int | None = -BEFORE_BRACE
-    if path:
-        members = decode_members(blocks[0])
-        row = TABLE.blocks.get(known_text(members, "type"), TABLE.other)
-        inside = _after_inner_marker(members, row, path)
-    if inside is None:
-        return None
-    return inside + sum(len(bytes(block)) + 1 for block in blocks[1:]) + listed
+            inside = _in_members(decode_members(value), BlockType(inside=(rest,)))
+        elif not rest:
+            own = value[:1] == b"["
+            size = int(own)
+            for each in reversed(decode_elements(value) if own else [Raw(value)]):
+                inside.append((each, size, bytes(memoryview(each)[:1]) == b"{"))
+                size += len(bytes(each)) + 1
+            inside.reverse()
+        return [(each, size + after, markable) for each, size, markable in inside]
+    return []
 
 
 def _thinking(part: Thinking, notices: Notices) -> bytes | None:

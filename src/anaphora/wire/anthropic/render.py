@@ -29,7 +29,7 @@ from .params import MARKERS, NEAREST, envelope_of, request_markers
 from .parts import (
     FORM,
     SENT_FORM,
-    bytes_after_marker,
+    InnerPlaces,
     deferred_tools,
     loaded_tools,
     system_log,
@@ -75,11 +75,10 @@ def render(
     notices = [*notices, *message_notices]
     plan = call.ir.cache
     places = MarkPlaces(
-        parts=partial(
-            mark_places, form, profile, nested=partial(bytes_after_marker, as_sent=profile.as_sent)
-        ),
+        partial(mark_places, form=form, profile=profile),
         refusal="" if markers else "this provider takes no markers",
         tools=loaded_tools(tools),
+        nested=InnerPlaces(profile.as_sent).bytes_after_marker,
     )
     locate_mark = partial(locate, call=call, profile=profile, runs=runs, places=places)
     return finish_rendering(

@@ -286,11 +286,16 @@ def _conversation(
 ) -> tuple[Conversation, tuple[MarkRequest, ...]]:
     messages: list[tuple[Role, tuple[Part, ...]]] = []
     sent: list[Raw] = []
+    last: dict[int, list[Raw]] = {}
+    """The blocks of the message that is being read."""
 
     def raw_block(message: int, block: int) -> Raw:
         if not sent:
             sent.extend(decode_elements(decode_members(body)["messages"]))
-        return decode_elements(decode_members(sent[message])["content"])[block]
+        if message not in last:
+            last.clear()
+            last[message] = decode_elements(decode_members(sent[message])["content"])
+        return last[message][block]
 
     reader = BlockReader(raw_block, "$.messages", request_error)
     own: Unknown | None = None

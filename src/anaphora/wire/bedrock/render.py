@@ -69,7 +69,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     messages, message_notices = alternating_runs(form, call, profile, previous)
     runs += messages
     mark_at = MarkPlaces(
-        parts=partial(mark_places, form, profile),
+        partial(mark_places, form=form, profile=profile),
         refusal="" if markers else f"{call.model} takes no cache points",
         tools=tools,
         end=AFTER_BLOCK,

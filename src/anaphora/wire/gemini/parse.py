@@ -104,11 +104,16 @@ def _read_contents(
     contents: list[types.Content], unknown: dict[int, Unknown], body: bytes, first: int
 ) -> list[tuple[Role, tuple[Part, ...]]]:
     sent: list[Raw] = []
+    last: dict[int, list[Raw]] = {}
+    """The parts of the content that is being read."""
 
     def raw_part(index: int, at: int) -> Raw:
         if not sent:
             sent.extend(raw_list(body, "contents"))
-        return raw_list(sent[index - first], "parts")[at]
+        if index not in last:
+            last.clear()
+            last[index] = list(raw_list(sent[index - first], "parts"))
+        return last[index][at]
 
     reader = PartReader(raw_part)
     read = reader.part

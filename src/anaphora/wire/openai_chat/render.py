@@ -131,10 +131,8 @@ def render(
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
     automatic = traits.options or (traits.as_sent and markers is None)
-    places = MarkPlaces(
-        parts=partial(mark_places, traits=traits),
-        refusal="" if traits.breakpoints else no_breakpoints(call),
-    )
+    refusal = "" if traits.breakpoints else no_breakpoints(call)
+    places = MarkPlaces(partial(mark_places, traits=traits), refusal=refusal)
     locate_mark = partial(locate, call=call, profile=profile, runs=runs, places=places)
     of_wire = MARKERS if markers is None else markers
     return finish_rendering(
@@ -288,7 +286,7 @@ def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
     return pieces
 
 
-def mark_places(message: Message, _: tuple[int, ...], traits: Traits) -> list[MarkPlace]:
+def mark_places(message: Message, traits: Traits) -> list[MarkPlace]:
     return [MarkPlace(piece.path, at) for at, piece in enumerate(lay_out(message, [], traits))]
 
 

@@ -134,9 +134,10 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     body = [*before, *sent]
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
-    locate_mark = partial(
-        _locate, call=call, profile=profile, runs=runs, traits=traits, held=unsent
-    )
+    refusal = "" if traits.explicit else no_breakpoints(call)
+    places = MarkPlaces(partial(_mark_places, traits=traits), refusal=refusal, held=unsent)
+    slot = traits.system_slot
+    locate_mark = partial(_locate, call=call, profile=profile, runs=runs, places=places, slot=slot)
     return finish_rendering(
         call,
         profile,
@@ -159,15 +160,13 @@ def _locate(
     call: Call,
     profile: Profile,
     runs: list[ChunkRun],
-    traits: Traits,
-    held: list[ChunkRun],
+    places: MarkPlaces,
+    slot: str,
 ) -> MarkLocation:
-    explicit = traits.explicit or profile.as_sent
-    if isinstance(mark, BlockMark) and explicit and traits.system_slot != "message":
+    explicit = not places.refusal or profile.as_sent
+    if isinstance(mark, BlockMark) and explicit and slot != "message":
         return "instructions cannot carry a breakpoint"
-    refusal = "" if explicit else no_breakpoints(call)
-    parts = partial(_mark_places, traits=traits)
-    return locate(mark, call, profile, runs, MarkPlaces(parts=parts, refusal=refusal, held=held))
+    return locate(mark, call, profile, runs, places)
 
 
 def _system_run(
@@ -370,7 +369,7 @@ def _is_sent(part: Part, role: Role) -> bool:
     return encode_part(part, [], role, False) is not None
 
 
-def _mark_places(message: Message, _: tuple[int, ...], traits: Traits) -> Iterator[MarkPlace]:
+def _mark_places(message: Message, traits: Traits) -> Iterator[MarkPlace]:
     pieces = lay_out(message, [], traits, lambda _: True)
     sent = [i for i, part in enumerate(message.parts) if _is_sent(part, message.role)]
     for chunk, (piece, position) in enumerate(zip(pieces, sent, strict=True)):

@@ -17,15 +17,11 @@ own diagnosis. Whether `last_miss_at` is the beginning or the end of the call is
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
-
-from anaphora.analysis.trace.answers import answer_of
-from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.log_lines import (
     BranchBudget,
-    FoundTrace,
     LineOrder,
     Problem,
     TraceEntry,
@@ -37,6 +33,8 @@ from anaphora.cache.verdict import Diagnosis
 from anaphora.cache.verdict.diagnosis import anthropic_diagnosis, claude_code_diagnosis
 from anaphora.wording import counted
 
+from .claude_code_tree import Prompt, SessionNode, conversation
+
 #: Lines about a change of the history: all of it, or the results of tools in it.
 _BOUNDARIES = {"compact_boundary": "compaction", "microcompact_boundary": "edit"}
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
@@ -44,75 +42,6 @@ _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 _SKILL, _EXIT = "Base directory for this skill", "<command-name>/exit</command-name>"
 #: Seconds by which times of the status line may differ from those of messages.
 _ROUNDED = 1.0
-
-
-class Prompt(NamedTuple):
-    """The settings of a message that is not the result of a tool."""
-
-    version: str
-    thinking: str | None
-    mode: str | None
-    is_skill: bool
-
-
-class SessionNode(msgspec.Struct, eq=False):
-    """One message: a reply, a user message, or the results of a reply's tools."""
-
-    parent: SessionNode | None
-    role: str
-    place: str
-    contents: list[Any] = []
-    ended: float | None = None
-    usage: TraceUsage | None = None
-    model: str = ""
-    effort: str | None = None
-    agent: str | None = None
-    """The kind of subagent that wrote it."""
-    is_main: bool = True
-    prompt: Prompt | None = None
-    diagnosis: Diagnosis | None = None
-    id: str = ""
-    """Of a reply: the message's id, or that of the request."""
-    began_by: Any = None
-    """What happened to the history before it."""
-    results: SessionNode | None = None
-    """Of a reply: the results of its tools."""
-    taken_by: SessionNode | None = None
-    """The message that its contents were merged into."""
-    is_leaf: bool = True
-    depth: int = 1
-    """The messages up to here."""
-    _times: list[float] = []
-    """The times of the contents, if all are known."""
-    _message: TraceMessage | None = None
-    """One object for all conversations that contain it, from when the file is read."""
-
-    def add(self, content: Any, at: float | None) -> None:
-        added = content if isinstance(content, list) else [content]
-        self.contents += added
-        if at is not None:
-            before = None if self.role == "assistant" else self.ended
-            self.ended = at if before is None else max(before, at)
-            self._times += [at] * len(added)
-
-    def take(self, other: SessionNode) -> None:
-        """Merges another message into this one."""
-        self.contents += other.contents
-        self._times += other._times
-        self.is_leaf, other.is_leaf, other.taken_by = True, False, self
-
-    def sort(self) -> None:
-        """The results of tools by their times, as their lines were out of order."""
-        if self.role == "user" and len(self._times) == len(self.contents):
-            order = sorted(range(len(self.contents)), key=self._times.__getitem__)
-            self.contents = [self.contents[index] for index in order]
-
-    def message(self) -> TraceMessage:
-        if self._message is None:
-            only = self.contents[0] if len(self.contents) == 1 else None
-            content = only if isinstance(only, str) else list(self.contents)
-            self._message = TraceMessage(role=self.role, content=content)
-        return self._message
 
 
 class ClaudeCodeSession:
@@ -140,7 +69,9 @@ class ClaudeCodeSession:
         self._problems: list[Problem] = []
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
-        for line in self._order.add(fields.get("uuid"), fields.get("parentUuid"), (place, fields)):
+        uuid, parent = fields.get("uuid"), fields.get("parentUuid")
+        aside = bool(fields.get("isSidechain"))
+        for line in self._order.add(uuid, parent, (place, fields), aside=aside):
             self._read(*line)
         return self._problems.pop() if self._problems else None
 
@@ -152,7 +83,8 @@ class ClaudeCodeSession:
             return
         node = self._last if "uuid" not in fields else None
         if "parentUuid" in fields:
-            node = self._by_uuid.get(parent) if isinstance(parent, str) else None
+            known = isinstance(parent, str)
+            node = self._by_uuid.get(self._order.parent(parent)) if known else None
             node = node.taken_by or node if node is not None else None
         self._read_status(fields)
         boundary = _boundary(fields) or self._boundaries.get(str(parent))
@@ -251,7 +183,7 @@ class ClaudeCodeSession:
         branches.add(len(self.nodes))
         leaves = branches.kept([node for node in self.nodes if node.is_leaf])
         id, versions = self.id or file, self._with_thinking
-        found = [_conversation(leaf, id, taken, versions) for leaf in leaves]
+        found = [conversation(leaf, id, taken, versions) for leaf in leaves]
         return [*(one for one in found if one is not None), *branches.problems(file)]
 
     def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
@@ -330,71 +262,6 @@ def _thinking(metadata: object) -> str | None:
     if metadata.get("disabled") is True or setting == "0":
         return "none"
     return setting if setting.isalnum() and setting != "None" else None
-
-
-def _conversation(
-    leaf: SessionNode, session: str, taken: set[int], with_thinking: set[str]
-) -> FoundTrace | None:
-    """The path from the root to a leaf, with the calls that no earlier path has."""
-    path: list[SessionNode] = []
-    node: SessionNode | None = leaf
-    while node is not None:
-        path.append(node)
-        node = node.parent
-    path.reverse()
-    calls: list[TraceCall] = []
-    replies: list[SessionNode] = []
-    began_by: Any = None
-    thinking: str | None = None
-    mode: str | None = None
-    skill = False
-    for index, node in enumerate(path):
-        began_by = node.began_by or began_by
-        if (prompt := node.prompt) is not None:
-            recorded = prompt.version in with_thinking
-            thinking = prompt.thinking or ("none" if recorded else None)
-            mode, skill = prompt.mode or mode, skill or prompt.is_skill
-        if node.role != "assistant" or node.usage is None:
-            continue
-        if id(node) in taken:
-            began_by = "edit"  # a branch: another conversation continues that message differently
-            continue
-        first = (replies or [node])[0]
-        call = TraceCall(
-            messages=index,
-            t=path[index - 1].ended if index else None,
-            t_end=node.ended,
-            usage=node.usage,
-            model=node.model if node.model != first.model else None,
-            began_by=began_by,
-            effort=node.effort,
-            thinking=thinking,
-            permission_mode=mode,
-            loaded_skill=skill,
-            diagnosis=node.diagnosis,
-        )
-        replies.append(node)
-        calls.append(call)
-        began_by, skill = None, False
-    if not replies:
-        return None
-    taken.update(map(id, replies))
-    trace = Trace(
-        id=f"{session}@{leaf.place.rpartition(':')[2]}",
-        provider="anthropic",
-        model=replies[0].model,
-        calls=tuple(calls),
-        messages=tuple(node.message() for node in path),
-        group=session,
-        agent=replies[0].agent,
-        source="claude_code",
-        system_tokens_unknown=True,
-    )
-    answers = (
-        answer_of(node.id, node.ended, call.usage or TraceUsage(), node.contents)
-        for node, call in zip(replies, calls, strict=True)
-    )
-    return FoundTrace(replies[0].place, trace, tuple(answers))
 
 
 def usage_from(usage: object) -> TraceUsage | None:

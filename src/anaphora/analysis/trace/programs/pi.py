@@ -99,7 +99,8 @@ class PiSession:
             return
         if "parentId" in fields:
             above = fields["parentId"]
-            parent = self._by_id.get(above) if isinstance(above, str) else None
+            known = isinstance(above, str)
+            parent = self._by_id.get(self._order.parent(above)) if known else None
         entry: _Entry | None = None
         try:
             entry = self._entry(place, fields, parent)
