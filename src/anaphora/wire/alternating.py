@@ -38,6 +38,7 @@ from anaphora.values import (
 from .marks import MarkPlace
 from .parts import (
     bare_members,
+    has_extras,
     is_fields_part,
     note_foreign_fields,
     notices_below,
@@ -150,7 +151,11 @@ class SegmentEncoder:
         append, form, message = self.append, self.form, self.new[index]
         parts = message.parts
         role = ROLES.get(message.role) or self._system_role(index, last_role)
-        if parts and is_fields_part(parts[-1], (form.wire,), form.fields):
+        if (
+            parts
+            and type(parts[-1]) is Opaque
+            and is_fields_part(parts[-1], (form.wire,), form.fields)
+        ):
             role = self._role_with_fields(message, role)
         blocks: list[Block] = []
         for part, value in enumerate(parts):
@@ -158,7 +163,8 @@ class SegmentEncoder:
                 blocks += self._block(index, part, value, role == "assistant")
             except InvalidRequest as problem:
                 raise problem.within(f"{self.place}.parts[{part}]") from None
-        note_foreign_fields(append, message, form.wire, self.place)
+        if any(map(has_extras, parts)):
+            note_foreign_fields(append, message, form.wire, self.place)
         if form.as_sent:
             # Without blocks it is an empty message of its own.
             return (role, blocks) if blocks else (_own(role), [(Kind.OTHER, None, b"")])
@@ -177,8 +183,9 @@ class SegmentEncoder:
         if block is not None and (left_out := self._left_out(index, part, value)) is not None:
             notices.append(left_out)
             block = None
-        for notice in notices_below(notices, f"{self.place}.parts[{part}]") if notices else ():
-            self.append.notice(notice)
+        if notices:
+            for notice in notices_below(notices, f"{self.place}.parts[{part}]"):
+                self.append.notice(notice)
         return [] if block is None else [(kind, splice, block)]
 
     def _left_out(self, index: int, part: int, value: Part) -> Notice | None:
