@@ -41,7 +41,7 @@ def daemon(
     llm = llm_yaml(provider.url)
     row = {
         "dialect": "mistral",
-        "base_url": f"{provider.url}/v1",
+        "base_url": provider.url,
         "key": {"secret": "PROVIDER_KEY"},
     }
     llm["providers"]["mistral"] = row

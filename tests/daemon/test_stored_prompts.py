@@ -114,7 +114,9 @@ def test_stored_prompt_passes(
     assert response.status_code == 200, response.text
     assert "ok" in response.text
     sent = json.loads(provider.requests[-1].partition(b"\r\n\r\n")[2])
-    assert (sent["prompt"], sent["input"], "model" in sent) == (PROMPT, "hi", False)
+    message = {"role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+    assert sent["input"] == [{"type": "message", **message}]
+    assert (sent["prompt"], "model" in sent) == (PROMPT, False)
     (row,) = [
         each
         for each in audit_rows(daemon)

@@ -113,3 +113,16 @@ def test_first_events_repeat_the_request() -> None:
     assert (response["status"], response["usage"], response["output"]) == ("in_progress", None, [])
     assert (response["instructions"], response["store"]) == ("Be brief.", False)
     assert [tool["name"] for tool in response["tools"]] == ["f"]
+
+
+def test_prompt_over_the_window_fails_after_two_events() -> None:
+    """As OpenAI does; its error of a whole response has status 400."""
+    long = {"model": "gpt-4o", "input": "word " * 200_000, "instructions": "response.created"}
+    *begun, error, failed = events_of(emulated(**long))
+    assert [event["type"] for event in begun] == ["response.created", "response.in_progress"]
+    told = {"code": "context_length_exceeded", "message": error["error"]["message"]}
+    assert "exceeds the context window" in told["message"]
+    assert error["error"] == {**told, "type": "invalid_request_error", "param": "input"}
+    response = {**begun[0]["response"], "status": "failed", "error": told}
+    assert failed == {"type": "response.failed", "sequence_number": 3, "response": response}
+    assert json.loads(emulated(**long, stream=False))["error"]["code"] == told["code"]

@@ -38,7 +38,11 @@ from anaphora.wording import compact, counted
 
 from .usage_output import (
     PERIODS,
+    input_of,
+    money,
     ordered,
+    partial_calls,
+    partial_lines,
     shown,
     title,
     unpriced_lines,
@@ -65,9 +69,11 @@ def usage_report(reports: Mapping[Grouping, UsageReport], made_at: float) -> byt
             ("Why cached tokens were billed again", [_causes(asked), _most_expensive(asked)])
         )
     sections.append(("Where it went", [_table(report) for report in reports.values()]))
-    if asked.unpriced or asked.problems:
+    if asked.unpriced or asked.total.partial or asked.problems:
         unpriced = _left_out("Models without a known price", unpriced_lines(asked))
-        sections.append(("Not in these figures", [unpriced, _left_out("Problems", asked.problems)]))
+        partial = _left_out(partial_calls(asked), partial_lines(asked))
+        problems = _left_out("Problems", asked.problems)
+        sections.append(("Not in these figures", [unpriced, partial, problems]))
     return report_file("Usage", sections, made_at)
 
 
@@ -89,7 +95,7 @@ def _headline(report: UsageReport) -> htpy.Element:
     unpriced = f"{counted(total.unpriced, 'call')} without a known price" if total.unpriced else ""
     lost_share = float(total.lost_usd / total.usd) if total.usd else None
     shown = [
-        Stat("Spent", _usd(total.usd), unpriced),
+        Stat("Spent", money(total), unpriced),
         Stat("Input read from cache", percent(share), f"of {tokens(whole)}"),
         Stat("Calls", count(total.calls), f"{tokens(total.output)} of output"),
     ]
@@ -173,13 +179,12 @@ def _name(by: Grouping, row: UsageRow) -> htpy.Node:
 
 def _figures(row: UsageRow) -> list[htpy.Node]:
     whole = row.input
-    cost = _usd(row.usd) + "+" * bool(row.unpriced or row.partial)
     return [
         count(row.calls),
-        compact(whole),
+        input_of(row),
         share_cell(row.read / whole if whole else None),
         compact(row.output),
-        "unknown" if row.calls and row.unpriced == row.calls else cost,
+        money(row),
         _usd(row.lost_usd) if row.lost else NOTHING,
     ]
 

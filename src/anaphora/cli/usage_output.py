@@ -35,8 +35,14 @@ _LEAST_ID = 8
 #: Tokens that each call reads, on average, from which on shorter conversations are advised.
 _LONG = 100_000
 _SHORTER = (
-    "Begin a new session, or compact, between two tasks. What is then sent again is not subtracted."
+    "Begin a new session, or compact, between two tasks. At most this: what is then sent again is"
+    " not subtracted."
 )
+#: Why files have only a part of the tokens.
+_PARTIAL = {
+    "claude_code": "Claude Code before 2.1.50 kept the output as of when a reply began.",
+    "copilot": "Copilot writes the input when a session ends: running and killed ones have none.",
+}
 #: Groupings by time, and what a row is called.
 PERIODS: dict[Grouping, str] = {"daily": "day", "weekly": "week", "monthly": "month"}
 
@@ -63,7 +69,8 @@ def loss_lines(report: UsageReport, places: Sequence[str] | None) -> Iterator[Li
         yield from _loss(number, loss, places)
     left = sum(row.calls for row in report.causes or ()) - len(report.most_expensive)
     if left > 0:
-        which = "--out has a row for each call" if places is None else "anaphora usage losses all"
+        command = shlex.join(("anaphora", "usage", "losses", "all", *(places or ())))
+        which = "--out has a row for each call" if places is None else command
         yield f"\nand {counted(left, 'loss', 'losses')} more: {which}", "dim"
     if not report.most_expensive:
         yield "\nno call was billed again for what had been cached", "green"
@@ -83,11 +90,9 @@ def _headline(report: UsageReport) -> Iterator[Line]:
         yield f"of this {_listed(parts)}"
     if report.causes is None:
         return
-    share = (
-        f" ({format_share(float(total.lost_usd / total.usd))})"
-        if total.usd and total.lost_usd
-        else ""
-    )
+    share = ""
+    if total.usd and total.lost_usd:
+        share = f" ({format_share(float(total.lost_usd / total.usd))})"
     if total.lost:
         again = f"{format_usd(total.lost_usd)}{share} of it billed again for"
         could = f"about {format_usd(report.avoidable_usd)}" if report.avoidable_usd else "none"
@@ -151,10 +156,14 @@ def _session_table(rows: Sequence[tuple[str, UsageRow]]) -> Rows:
 
 
 def _figures(row: UsageRow) -> tuple[str, ...]:
-    whole = row.input
-    read = format_share(row.read / whole) if whole else ""
+    read = format_share(row.read / row.input) if row.input else ""
     lost = format_usd(row.lost_usd) if row.lost_usd else compact(row.lost) if row.lost else ""
-    return f"{row.calls:,}", compact(whole), read, compact(row.output), money(row), lost
+    return f"{row.calls:,}", input_of(row), read, compact(row.output), money(row), lost
+
+
+def input_of(row: UsageRow) -> str:
+    """The tokens of all prompts; unknown if no file has any."""
+    return "unknown" if row.partial and not row.input else compact(row.input)
 
 
 def _bar(row: UsageRow) -> tuple[float, float]:
@@ -170,11 +179,8 @@ def _change_lines(report: UsageReport) -> Iterator[Line]:
         yield "\nWhat to change, and about what it would have saved", "bold"
     if is_long:
         each = f"each call read {compact(report.total.read // calls)} tokens of its conversation"
-        yield [
-            (f"  {format_usd(read / 2):>8}  ", "green"),
-            ("half as long conversations", "bold"),
-            f": {each}",
-        ]
+        most = f"  {f'≤{format_usd(read / 2)}':>8}  ", "green"
+        yield [most, ("half as long conversations", "bold"), f": {each}"]
         yield from _advice((_SHORTER,))
     told = set[str]()
     for row in rows:
@@ -222,19 +228,25 @@ def end_lines(report: UsageReport) -> Iterator[Line]:
         yield "\nNo price is known for these models; amounts with a + leave them out", "bold"
         yield from (f"  {text}" for text in unpriced_lines(report))
     if report.total.partial:
-        calls = counted(report.total.partial, "call")
-        yield f"\n{calls} with only a part of the tokens in the file; amounts have a +", "bold"
-        yield "  Claude Code before 2.1.50 kept the output as of when a reply began; Copilot writes"
-        yield "  the input when a session ends, so that running and killed ones have none."
+        yield f"\n{partial_calls(report)}; amounts have a +", "bold"
+        yield from (f"  {text}" for text in partial_lines(report))
     if report.problems:
         yield f"\nProblems: {len(report.problems):,}", "bold"
         for text in report.problems[:_MOST_PROBLEMS]:
             yield f"  {text}"
         if len(report.problems) > _MOST_PROBLEMS:
-            yield (
-                f"  and {len(report.problems) - _MOST_PROBLEMS:,} more: --json has them all",
-                "dim",
-            )
+            left = len(report.problems) - _MOST_PROBLEMS
+            yield f"  and {left:,} more: --json has them all", "dim"
+
+
+def partial_calls(report: UsageReport) -> str:
+    calls = counted(report.total.partial, "call")
+    return f"{calls} with only a part of the tokens in the file"
+
+
+def partial_lines(report: UsageReport) -> list[str]:
+    named = {row.name for row in report.programs if row.partial}
+    return [text for program, text in _PARTIAL.items() if program in named]
 
 
 def unpriced_lines(report: UsageReport) -> list[str]:
@@ -248,10 +260,7 @@ def next_steps() -> Iterator[Line]:
     """For people at a terminal."""
     yield "\nanaphora usage losses      the most expensive losses, with file and time", "dim"
     yield "anaphora usage session     by session; with an ID, call by call", "dim"
-    yield (
-        "anaphora usage --help      months, projects, models; HTML, JSON",
-        "dim",
-    )
+    yield "anaphora usage --help      months, projects, models; HTML, JSON", "dim"
 
 
 # ── Words and figures ─────────────────────────────────────────────────────────────────────────────

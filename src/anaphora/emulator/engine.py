@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from anaphora import catalog
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
+from anaphora.errors import ContextOverflow, InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Params
 from anaphora.tokens import Counts
 from anaphora.wire import Wire
@@ -196,7 +196,14 @@ class Engine:
         if self.options.strict:
             self._check_model(request, prompt.facts)
             tokens = Counts(prompt.rendered).total
-            self._check(request, prompt.facts, prompt.call.params, tokens)
+            try:
+                self._check(request, prompt.facts, prompt.call.params, tokens)
+            except ContextOverflow as problem:
+                stream = self._generator.overflow_stream(request, prompt, problem)
+                if stream is None:
+                    raise
+                request.entry.error = str(problem)
+                return stream
         response = self._generator.respond(request, prompt)
         request.host.finish(request, prompt.items, response)
         return response

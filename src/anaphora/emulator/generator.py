@@ -12,11 +12,11 @@ from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules, Profile
-from anaphora.errors import InvalidRequest, RequestRejected
+from anaphora.errors import ContextOverflow, InvalidRequest, RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
-from anaphora.values import Message, Part, Reply, ToolCall
+from anaphora.values import Message, Part, Reply, ReplyStart, ToolCall
 from anaphora.wire.cutting import cut_call
 from anaphora.yaml_values import seconds_in
 
@@ -216,6 +216,18 @@ class Generator:
         response = made(request, reply, self._latency(generated))
         response.call = entry.billed
         response.headers.update(headers)
+        return response
+
+    def overflow_stream(
+        self, request: RoutedRequest, prompt: ParsedPrompt, problem: ContextOverflow
+    ) -> EmulatorResponse | None:
+        """The stream of a prompt that is too long, if the provider begins one."""
+        host, model = request.host, request.host.reply_model(prompt.rendered.model)
+        if not host.is_stream(request, prompt.call):
+            return None
+        head = ReplyStart(self._ids.next(host.reply_id_prefix), model, request.now)
+        response = host.overflow_stream(request, head, problem)
+        request.entry.stream = response is not None
         return response
 
     def _latency(self, reply: GeneratedReply) -> Latency:

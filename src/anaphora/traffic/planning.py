@@ -187,7 +187,8 @@ def read_split(
 
 def in_tool_order(call: Call, order: tuple[bytes, ...]) -> Call | None:
     """The call with its tools in the order of an earlier one; None if they are in that order, or
-    are not the same tools, or two of them have markers, whose lifetimes must fall."""
+    are not the same tools, or two of them have markers, whose lifetimes must fall. A single marker
+    keeps its place in the list."""
     own = tool_order(call)
     marked = sum(isinstance(mark, ToolMark) for mark in call.ir.cache.marks)
     if own == order or marked > 1 or sorted(own) != sorted(order):
@@ -195,7 +196,14 @@ def in_tool_order(call: Call, order: tuple[bytes, ...]) -> Call | None:
     found: dict[bytes, list[AnyTool]] = {}
     for digest, tool in zip(reversed(own), reversed(call.tools), strict=True):
         found.setdefault(digest, []).append(tool)
-    return replace(call, tools=tuple(found[digest].pop() for digest in order))
+    tools = tuple(found[digest].pop() for digest in order)
+    places = {tool.name: index for index, tool in enumerate(call.tools)}
+    marks = tuple(
+        replace(mark, name=tools[places[mark.name]].name) if isinstance(mark, ToolMark) else mark
+        for mark in call.ir.cache.marks
+    )
+    ir = replace(call.ir, cache=replace(call.ir.cache, marks=marks)) if marked else call.ir
+    return replace(call, tools=tools, ir=ir)
 
 
 def tool_order(call: Call) -> tuple[bytes, ...]:

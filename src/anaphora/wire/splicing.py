@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,11 +21,13 @@ from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.rendered import Mark, Plan, Rendered, Request
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 
-from . import Wire
 from .cutting import check_kept
 from .markers import with_members
 from .reading import decode_members
 from .strict_json import decode_strict
+
+if TYPE_CHECKING:
+    from . import Wire
 
 #: A marker: its chunk, and its offset in the chunk if that is not the chunk's own splice.
 _Place = tuple[int, int | None]

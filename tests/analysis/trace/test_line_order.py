@@ -161,3 +161,14 @@ def test_lines_behind_a_missing_one_stay_in_order() -> None:
         assert order.add(id, parent, id) == []
     assert list(order.rest()) == ["b", "c", "d", "e"]
     assert order.moved == 0
+
+
+@pytest.mark.parametrize("program", ["claude_code", "copilot", "pi"])
+def test_lines_after_a_missing_one_follow_the_line_before_it(program: Format) -> None:
+    """Claude Code sometimes leaves out the last line of a reply."""
+    lines = SESSIONS[program]
+    ((calls, _),), _ = played(program, lines)
+    ((cut, _),), (problem,) = played(program, [*lines[:4], *lines[5:]])
+    assert [call.usage for call in cut] == [call.usage for call in calls]
+    assert problem.kind == "notice"
+    assert problem.reason.endswith("these follow the lines before them")

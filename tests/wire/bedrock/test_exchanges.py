@@ -79,7 +79,7 @@ def check_markers(record: Json) -> None:
     for chunk in rendered:
         if chunk.splice is not None:
             plan = Plan(marks=(Mark(chunk.index, ttl),))
-            marked = wire.splice(bare, plan, wire="bedrock", path=path, rendered=rendered).body
+            marked = wire.splice(bare, plan, wire="bedrock", path=path).body
             again = cut(codec, marked, path)
             assert (again.marks, list(again)) == (plan.marks, list(rendered))
             assert marked.replace(rendered.markers[ttl], b"", 1) == bare

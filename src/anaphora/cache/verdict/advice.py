@@ -136,6 +136,8 @@ CAUSES: dict[CauseKind, CauseFacts] = {
         "keep_parameters",
         "Choose the thinking setting when a conversation begins. Some versions of Claude Code send"
         " slash commands, plans and skills without thinking: begin a session with them.",
+        otherwise="Nothing to set: some versions of Claude Code send slash commands, plans and"
+        " skills without thinking. Early in a session it costs less, as less is written again.",
     ),
     "images_changed": CauseFacts(
         "first image added or last one removed",
@@ -154,12 +156,12 @@ CAUSES: dict[CauseKind, CauseFacts] = {
     "skill_loaded": CauseFacts(
         "skill loaded",
         "nothing",
-        "Load skills when a session begins, or in a session of their own: less is written again.",
+        "Nothing avoids it; early in a session it costs less, as less is written again.",
     ),
     "mode_changed": CauseFacts(
         "permission mode changed",
         "nothing",
-        "Choose the permission mode when a session begins: less is written again.",
+        "Nothing avoids it; early in a session it costs less, as less is written again.",
     ),
     "compaction": CauseFacts(
         "history compacted",

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 1024
 
 CACHE_KEY = "prompt_cache_key"
-_CHAT = "openai_chat"
 
 
 def max_tokens_to_fill(grant: LlmGrant, profile: Profile) -> int:
@@ -127,7 +126,7 @@ def _fill_limit(
     if facts.max_tokens is None and (limited or target.endpoint.features.requires_max_tokens):
         tokens = changes["max_tokens"] = max_tokens_to_fill(grant, target.profile)
         named = target.profile.max_tokens_field
-        if target.endpoint.base_wire == _CHAT and named is not None and named.value == "max_tokens":
+        if named is not None and named.value == "max_tokens":
             extras |= OLD_LIMIT
         field = facts.max_tokens_field
         text = f"{field} was missing and set to {tokens}, the most that the grant allows"

@@ -23,10 +23,10 @@ from anaphora.emulator.journal import Billing, JournalEntry, ModelFacts, UsageWi
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, sentences
 from anaphora.emulator.strict import WireChecks
-from anaphora.errors import Unauthenticated, Upstream
+from anaphora.errors import ContextOverflow, Unauthenticated, Upstream
 from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import CacheHandle, Rendered
-from anaphora.values import Part, Reply, StopReason, Text, Thinking, Usage
+from anaphora.values import Part, Reply, ReplyStart, StopReason, Text, Thinking, Usage
 from anaphora.wire import Wire
 
 Operation: TypeAlias = Literal[
@@ -297,6 +297,13 @@ class Host:
 
     def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
         """Changes a written stream in place."""
+
+    def overflow_stream(
+        self, request: RoutedRequest, head: ReplyStart, problem: ContextOverflow
+    ) -> EmulatorResponse | None:
+        """The stream that tells that the prompt is too long; None: a response with its status
+        tells it."""
+        return None
 
     # ── Other bodies ─────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ from anaphora.emulator.exchange import (
     NULL,
     EmulatorRequest,
     EmulatorResponse,
+    ResponseChunk,
     decode_object,
     decode_value,
     nested,
@@ -22,11 +23,12 @@ from anaphora.emulator.journal import Billing
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.responses import RESPONSES_CHECKS
-from anaphora.errors import NotFound, RequestRejected, Upstream
+from anaphora.errors import ContextOverflow, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Reasoning
-from anaphora.values import Reply, StopReason, Thinking
+from anaphora.values import Reply, ReplyStart, StopReason, Thinking
 from anaphora.wire import Wire
 from anaphora.wire.openai_responses.parse import input_items
+from anaphora.wire.sse import encode_event
 
 from .host import (
     CompleteBody,
@@ -212,17 +214,34 @@ class OpenAIResponsesHost(OpenAIHost):
         for name in ("status", "incomplete_details", "prompt_cache_diagnostics"):
             fields.pop(name, None)
         for chunk in response.chunks[:2]:
-            head, _, data = chunk.data.partition(b"data: ")
-            event = decode_object(data)
-            whole = decode_object(event["response"]) | fields
-            event["response"] = msgspec.Raw(msgspec.json.encode(whole))
-            chunk.data = head + b"data: " + msgspec.json.encode(event) + b"\n\n"
+            chunk.data = _with_fields(chunk.data, fields)
         sealed = [part.data for part in reply.message.parts if isinstance(part, Thinking)]
         begun = b'"type":"reasoning","id":'
         for chunk in response.chunks if sealed else ():
             if b"response.output_item.added" in chunk.data and begun in chunk.data:
                 field = b'"encrypted_content":%b,' % dumps(sealed[0])
                 chunk.data = chunk.data.replace(begun, field + begun, 1)
+
+    def overflow_stream(
+        self, request: RoutedRequest, head: ReplyStart, problem: ContextOverflow
+    ) -> EmulatorResponse | None:
+        """OpenAI's, after two events: openai/codex#4116, dyad-sh/dyad#1672 and the test
+        `context_window_error_is_fatal` of openai/codex."""
+        if request.route.provider != "openai":
+            return None
+        fields = _response_fields(request, "end") | {"status": "in_progress"}
+        begun = self.split_stream(request.route.codec.writer().write(head))
+        written = [_with_fields(data, fields) for data in begun]
+        told = {"code": problem.code, "message": str(problem)}
+        error = {"type": "invalid_request_error", **told, "param": problem.param}
+        event = {"type": "error", "sequence_number": 2, "error": error}
+        written.append(encode_event("error", dumps(event)))
+        last = begun[0].replace(b"response.created", b"response.failed", 2)
+        last = last.replace(b'"sequence_number":0', b'"sequence_number":3', 1)
+        written.append(_with_fields(last, fields | {"status": "failed", "error": told}))
+        headers = {"content-type": self.stream_type, "cache-control": "no-cache"}
+        chunks = [ResponseChunk(0.0, data) for data in written]
+        return EmulatorResponse(headers=headers, chunks=chunks, stream=True)
 
     def count_body(self, tokens: int) -> bytes:
         return dumps({"object": "response.input_tokens", "input_tokens": tokens})
@@ -235,6 +254,15 @@ def _no_websocket(request: EmulatorRequest) -> Upstream:
         return RequestRejected(reason, status=426)
     reason = f"Not found: GET {request.path}; no response is named in the path"
     return NotFound(reason, status=404, code="not_found_error")
+
+
+def _with_fields(data: bytes, fields: dict[str, Any]) -> bytes:
+    """An event that holds the response, with more of its fields."""
+    head, _, data = data.partition(b"data: ")
+    event = decode_object(data)
+    whole = decode_object(event["response"]) | fields
+    event["response"] = msgspec.Raw(msgspec.json.encode(whole))
+    return head + b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
 def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, Any]:

@@ -6,7 +6,8 @@ parallel tool calls are linked to the lines of their calls. So the lines are a t
 a root to a leaf is a conversation, and a call belongs to the first that contains it. After
 `compact_boundary` a message with `isCompactSummary` begins another tree. A resumed session goes on
 in its file, after `/exit` or a `SessionStart:resume` hook, or in a file of its own that repeats all
-lines. System prompt and tools are not in the file.
+lines. A line whose parent is not in the file follows the line before it: sometimes the last line of
+a reply is left out. System prompt and tools are not in the file.
 
 A typed prompt carries the permission mode and, as far as seen up to version 2.1.39, the thinking
 setting; slash commands, plans and skills carry none, and are sent without thinking. A line with
@@ -70,7 +71,7 @@ class ClaudeCodeSession:
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
         uuid, parent = fields.get("uuid"), fields.get("parentUuid")
-        aside = bool(fields.get("isSidechain"))
+        aside = fields.get("isSidechain") is True
         for line in self._order.add(uuid, parent, (place, fields), aside=aside):
             self._read(*line)
         return self._problems.pop() if self._problems else None
