@@ -126,12 +126,12 @@ _TURNS = {
 
 def turn_before(name: str) -> Turn:
     """Before requests were parsed: walks over the bytes of the body."""
+    from anaphora.wire.elements import DecodedBody  # type: ignore[import-not-found]
     from anaphora.wire.facts.reading import read_facts  # type: ignore[import-not-found]
 
     from anaphora import wire
     from anaphora.daemon.endpoints.body import AppBodies  # type: ignore[attr-defined]
     from anaphora.rendered import Plan
-    from anaphora.wire.elements import DecodedBody  # type: ignore[import-not-found]
 
     memory, codec, path = AppBodies(), wire.get(name), PATHS[name]
     held: list[Any] = []

@@ -549,7 +549,7 @@ def test_c11_model_tools_and_extras() -> None:
     assert (
         b'"tools":[{"name":"t","description":"Does it.","input_schema":'
         + schema.encode()
-        + b',"strict":true,"defer_loading": true}]'
+        + b',"strict":true,"defer_loading":true}]'
     ) in body
     assert body.endswith(b',"speed":"fast","inference_geo":"eu"}')
     assert b"seed" not in body

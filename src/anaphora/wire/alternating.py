@@ -7,7 +7,7 @@ glue before a block depends only on the role before it, which makes appending ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,10 +16,9 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import BlockMark, Call, MarkRequest, Params, Segment, ToolMark
+from anaphora.prompt import Call, Params, Segment
 from anaphora.rendered import ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
-    AnyTool,
     Conversation,
     Document,
     Image,
@@ -36,13 +35,13 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .markers import MarkLocation, find_message
+from .marks import MarkPlace
 from .parts import (
     bare_members,
+    has_extras,
     is_fields_part,
     note_foreign_fields,
     notices_below,
-    system_block_index,
     unknown_role,
 )
 from .rendering import previous_run
@@ -83,8 +82,6 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     whether the part is the assistant's."""
     is_unsigned: Callable[[Part, Profile], bool]
     """Whether reasoning lacks the signature that the model requires."""
-    marker: int
-    """The offset of a marker, counted from the end of its block."""
     text_beside_results: bool = True
     """Whether a text in a message with tool results takes a marker."""
     as_sent: bool = False
@@ -154,7 +151,11 @@ class SegmentEncoder:
         append, form, message = self.append, self.form, self.new[index]
         parts = message.parts
         role = ROLES.get(message.role) or self._system_role(index, last_role)
-        if parts and is_fields_part(parts[-1], (form.wire,), form.fields):
+        if (
+            parts
+            and type(parts[-1]) is Opaque
+            and is_fields_part(parts[-1], (form.wire,), form.fields)
+        ):
             role = self._role_with_fields(message, role)
         blocks: list[Block] = []
         for part, value in enumerate(parts):
@@ -162,7 +163,8 @@ class SegmentEncoder:
                 blocks += self._block(index, part, value, role == "assistant")
             except InvalidRequest as problem:
                 raise problem.within(f"{self.place}.parts[{part}]") from None
-        note_foreign_fields(append, message, form.wire, self.place)
+        if any(map(has_extras, parts)):
+            note_foreign_fields(append, message, form.wire, self.place)
         if form.as_sent:
             # Without blocks it is an empty message of its own.
             return (role, blocks) if blocks else (_own(role), [(Kind.OTHER, None, b"")])
@@ -181,8 +183,9 @@ class SegmentEncoder:
         if block is not None and (left_out := self._left_out(index, part, value)) is not None:
             notices.append(left_out)
             block = None
-        for notice in notices_below(notices, f"{self.place}.parts[{part}]") if notices else ():
-            self.append.notice(notice)
+        if notices:
+            for notice in notices_below(notices, f"{self.place}.parts[{part}]"):
+                self.append.notice(notice)
         return [] if block is None else [(kind, splice, block)]
 
     def _left_out(self, index: int, part: int, value: Part) -> Notice | None:
@@ -477,77 +480,8 @@ def _into_result(
 # ── Marks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def locate(
-    form: MessageForm,
-    request: MarkRequest,
-    call: Call,
-    profile: Profile,
-    tools: tuple[AnyTool, ...],
-    runs: list[ChunkRun],
-    loaded: Mapping[str, int],
-    nested: Callable[[Part, tuple[int, ...]], int | None] | None = None,
-) -> MarkLocation:
-    """The chunk of a mark request, or the reason why there is none. `loaded` has the chunks of
-    tools; `nested` counts the bytes of a part from the marker on a block inside it."""
-    if isinstance(request, ToolMark):
-        index = loaded.get(request.name)
-        if index is not None:
-            return _marked_chunk(form, runs[0], index, 0, f"tool {request.name}")
-        if any(tool.name == request.name for tool in tools):
-            return f"tool {request.name} is deferred, so it cannot be cached"
-        return f"no tool {request.name}"
-    if isinstance(request, BlockMark):
-        position = system_block_index(call, request.index, profile)
-        if position is None:
-            return f"no system block {request.index}, or a blank one"
-        count = runs[0].count if runs[0].section == "tools" else 0
-        run = runs[1 if count else 0]
-        return _marked_chunk(form, run, position, count, f"system block {request.index}")
-    match = find_message(runs, request.message_id)
-    if match is None:
-        return f"no message {request.message_id}"
-    run, first, chunks = match
-    name = f"message {request.message_id}"
-    if chunks.stop > run.count:
-        return f"{name} carries the state this turn, so it cannot be cached"
-    if not request.path:
-        last = next((chunk for chunk in reversed(chunks) if run.log.splices[chunk] >= 0), None)
-        return f"no part of {name} can carry a marker" if last is None else (first + last, None)
-    name = f"part {list(request.path)} of {name}"
-    message = run.source[run.log.message_of(chunks.start)] if chunks else None
-    if message is None or not 0 <= request.path[0] < len(message.parts):
-        return f"no {name}"
-    position, is_sent = request.path[0], True
-    chunk = chunks.start + position
-    if not form.as_sent:  # every part is a block there
-        sent = form.sent_parts(message, profile)
-        chunk, is_sent = chunks.start + sum(sent[:position]), sent[position]
-    if not is_sent or chunk >= chunks.stop:  # reasoning at the end may be left out
-        return f"{name} is left out of the request"
-    if len(request.path) > 1:
-        inside = None if nested is None else nested(message.parts[position], request.path[1:])
-        if inside is None:
-            return f"no {name} that can carry a marker"
-        return first + chunk, _chunk_size(run, chunk) - inside
-    return _marked_chunk(form, run, chunk, first, name)
-
-
-def tool_places(tools: Sequence[AnyTool]) -> dict[str, int]:
-    """The chunk of each tool by its name; of those with one name that of the first."""
-    return {tools[index].name: index for index in reversed(range(len(tools)))}
-
-
-def _marked_chunk(
-    form: MessageForm, run: ChunkRun, chunk: int, first: int, name: str
-) -> MarkLocation:
-    """A chunk of a run whose first one is `first`."""
-    if run.log.splices[chunk] >= 0:
-        return first + chunk, None
-    if form.as_sent:
-        return first + chunk, _chunk_size(run, chunk) + form.marker
-    return f"{name} takes no marker"
-
-
-def _chunk_size(run: ChunkRun, chunk: int) -> int:
-    lead = len(run.lead) if chunk == 0 else 0
-    return lead + run.log.ends[chunk] - run.log.start(chunk)
+def mark_places(message: Message, form: MessageForm, profile: Profile) -> Iterator[MarkPlace]:
+    """The sent parts of a message."""
+    sent = [True] * len(message.parts) if form.as_sent else form.sent_parts(message, profile)
+    indexes = (index for index, is_sent in enumerate(sent) if is_sent)
+    return (MarkPlace((index,), chunk) for chunk, index in enumerate(indexes))

@@ -36,7 +36,7 @@ from anaphora.values import (
     Ttl,
 )
 
-from .markers import Locate, resolve_marks, supported_ttl
+from .marks import Marking, resolve_marks, supported_ttl
 from .memo import Memo
 from .parts import foreign_sections, with_deferred
 
@@ -126,27 +126,23 @@ def finish_rendering(
     profile: Profile,
     envelope: Envelope,
     runs: list[ChunkRun],
+    marking: Marking,
     *,
     wire: str,
-    markers: Mapping[Ttl, bytes],
-    nearest: Mapping[Ttl, Ttl],
-    locate: Locate,
     notices: Iterable[Notice],
     **fields: Any,
 ) -> Rendered:
-    """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
-    be requested; `markers_of_wire` has all markers of the wire, if the model takes fewer; `fields`
-    are the other fields of `Rendered`. Extras of other wires on tools and system blocks give
-    notices."""
-    plan, all_markers = call.ir.cache, fields.pop("markers_of_wire", markers)
+    """The prompt with the caller's marks in place; `fields` are the other fields of `Rendered`.
+    Extras of other wires on tools and system blocks give notices."""
+    plan = call.ir.cache
     marks: tuple[Mark, ...] = ()
     frozen: int | None = None
     unmarked: list[Notice] = []
     if plan.marks or plan.frozen_through is not None:
-        kept = all_markers if profile.as_sent else None
-        marks, frozen, unmarked = resolve_marks(plan, runs, nearest, locate, wire, markers, kept)
+        marks, frozen, unmarked = resolve_marks(plan, runs, marking, wire, profile.as_sent)
     ttl = None
-    if markers and plan.message_ttl is not None:
+    if marking.markers and plan.message_ttl is not None:
+        nearest = marking.nearest
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
     tools, blocks = call.tools, call.ir.system_field_blocks()
@@ -158,7 +154,7 @@ def finish_rendering(
         model=call.model,
         runs=tuple(runs),
         envelope=envelope,
-        markers=markers,
+        markers=marking.markers,
         marks=marks,
         frozen=frozen,
         messages_cacheable=plan.messages,

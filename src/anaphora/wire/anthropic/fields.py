@@ -7,7 +7,6 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.tables import BlockType, Effect, RequestTable, names, request_fields
 
 from .types import WIRE
@@ -66,7 +65,7 @@ TABLE = RequestTable(
     ),
     params=names("frequency_penalty presence_penalty seed"),
     system="system",
-    marker=MARKER_PLACES[WIRE].member,
+    marker="cache_control",
     message_fields={"": names("content role"), "beta": names("clear_at output_config")},
     tool=names(
         """allowed_callers cache_control defer_loading description eager_input_streaming

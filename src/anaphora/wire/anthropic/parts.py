@@ -405,7 +405,6 @@ FORM = MessageForm(
     fields=MESSAGE_FIELDS,
     encoder_for=encoder_for,
     is_unsigned=is_unsigned,
-    marker=BEFORE_BRACE,
 )
 #: Messages as another program wrote them.
 SENT_FORM = msgspec.structs.replace(

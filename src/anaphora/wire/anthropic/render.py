@@ -4,6 +4,7 @@ order."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -11,13 +12,9 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, PromptCachePlan
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Notice, Ttl
-from anaphora.wire.alternating import (
-    alternating_runs,
-    locate,
-    settled_chunks,
-    tool_places,
-)
-from anaphora.wire.markers import nearest_ttls, supported_ttl
+from anaphora.wire.alternating import alternating_runs, mark_places, settled_chunks
+from anaphora.wire.markers import nearest_ttls
+from anaphora.wire.marks import Marking, MarkPlaces, locate, supported_ttl
 from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
     cacheable_count,
@@ -77,24 +74,22 @@ def render(
     runs += messages
     notices = [*notices, *message_notices]
     plan = call.ir.cache
-    nested = InnerPlaces(profile.as_sent).bytes_after_marker
-    places = tool_places(loaded_tools(tools)) if plan.marks else {}
+    places = MarkPlaces(
+        partial(mark_places, form=form, profile=profile),
+        refusal="" if markers else "this provider takes no markers",
+        tools=loaded_tools(tools),
+        nested=InnerPlaces(profile.as_sent).bytes_after_marker,
+    )
+    locate_mark = partial(locate, call=call, profile=profile, runs=runs, places=places)
     return finish_rendering(
         call,
         profile,
         envelope,
         runs,
+        Marking(markers, nearest, locate_mark, MARKERS),
         wire=WIRE,
         cacheable=min(cacheable_count(runs, previous, plan.messages), settled_chunks(form, runs)),
-        markers=markers,
-        nearest=nearest,
-        locate=lambda request: (
-            locate(form, request, call, profile, tools, runs, places, nested)
-            if markers or profile.as_sent
-            else "this provider takes no markers"
-        ),
         automatic=_automatic(plan, nearest, own, [] if profile.as_sent else notices),
-        markers_of_wire=MARKERS,
         notices=notices,
         request_markers=request_markers(call, markers) if own else {},
     )

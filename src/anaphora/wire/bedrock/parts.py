@@ -44,10 +44,10 @@ from anaphora.wire.parts import (
     own_members,
     render_items,
 )
-from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members
+from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .media import DOCUMENTS, encode_audio, encode_document, encode_image, read_form
-from .types import CACHE_POINT, MESSAGE_FIELDS, WIRE
+from .types import MESSAGE_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]
 
@@ -301,10 +301,5 @@ def form_of(
         ),
         is_unsigned=(lambda _part, _profile: False) if as_sent else is_unsigned,
         as_sent=as_sent,
-        marker=AFTER_BLOCK,
         text_beside_results=result is not None or text is None,
     )
-
-
-def is_cache_point(members: Members) -> bool:
-    return len(members) == 1 and CACHE_POINT in members

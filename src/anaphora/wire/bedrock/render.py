@@ -13,13 +13,9 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun, Rendered
 from anaphora.values import AnyTool, Ttl
-from anaphora.wire.alternating import (
-    alternating_runs,
-    locate,
-    settled_chunks,
-    tool_places,
-)
+from anaphora.wire.alternating import alternating_runs, mark_places, settled_chunks
 from anaphora.wire.markers import nearest_ttls
+from anaphora.wire.marks import Marking, MarkPlaces, locate
 from anaphora.wire.parts import system_blocks_of
 from anaphora.wire.rendering import (
     cacheable_count,
@@ -31,7 +27,7 @@ from anaphora.wire.rendering import (
 
 from . import params
 from .params import markers_of, places_of
-from .parts import form_of, splice_at, system_log, tool_log
+from .parts import AFTER_BLOCK, form_of, splice_at, system_log, tool_log
 from .types import MEMO, WIRE
 
 #: The bytes before and after the tools, which the envelope begins, and the system blocks.
@@ -72,23 +68,23 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         runs.append(run)
     messages, message_notices = alternating_runs(form, call, profile, previous)
     runs += messages
-    places_of_tools = tool_places(tools)
+    mark_at = MarkPlaces(
+        partial(mark_places, form=form, profile=profile),
+        refusal="" if markers else f"{call.model} takes no cache points",
+        tools=tools,
+        end=AFTER_BLOCK,
+    )
+    locate_mark = partial(locate, call=call, profile=profile, runs=runs, places=mark_at)
+    nearest = nearest_ttls(markers) or _ANY_TTL
     return finish_rendering(
         call,
         profile,
         envelope,
         runs,
+        Marking(markers, nearest, locate_mark, params.MARKERS),
         wire=WIRE,
         cacheable=min(
             cacheable_count(runs, previous, call.ir.cache.messages), settled_chunks(form, runs)
-        ),
-        markers=markers,
-        markers_of_wire=params.MARKERS,
-        nearest=nearest_ttls(markers) or _ANY_TTL,
-        locate=lambda request: (
-            locate(form, request, call, profile, tools, runs, places_of_tools)
-            if markers or profile.as_sent
-            else f"{call.model} takes no cache points"
         ),
         notices=[*notices, *message_notices],
     )

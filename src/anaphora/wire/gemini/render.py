@@ -40,6 +40,7 @@ from anaphora.rendered.log import Piece
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
 from anaphora.values.codec import check_object
 from anaphora.wire import rendering
+from anaphora.wire.marks import Marking
 from anaphora.wire.parts import (
     merged,
     note_foreign_fields,
@@ -129,11 +130,9 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         profile,
         envelope,
         runs,
+        Marking({}, _ANY_TTL, lambda _: "no part takes a breakpoint here; Gemini caches by itself"),
         wire=WIRE,
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
-        markers={},
-        nearest=_ANY_TTL,
-        locate=lambda _: "no part takes a breakpoint here; Gemini caches by itself",
         notices=[*foreign, *_strict_notices(call.tools), *notices],
         frozen_with=params.frozen_with(envelope),
     )

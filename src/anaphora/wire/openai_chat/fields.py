@@ -7,12 +7,11 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.tables import BlockType, Effect, RequestTable, names, request_fields
 
 from .types import WIRE
 
-_MARKER = MARKER_PLACES[WIRE].member
+_MARKER = "prompt_cache_breakpoint"
 
 TABLE = RequestTable(
     wire=WIRE,

@@ -25,9 +25,8 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.breakpoints import read_breakpoint
 from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
-from anaphora.wire.markers import PlacedMark
+from anaphora.wire.markers import PlacedMark, read_breakpoint
 from anaphora.wire.openai import decode_base64, decode_data_url, with_role
 from anaphora.wire.parts import fields_part, is_fields_part
 from anaphora.wire.reading import (

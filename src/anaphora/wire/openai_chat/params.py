@@ -13,9 +13,9 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, OutputFormat, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, Ttl
-from anaphora.wire.breakpoints import NEAREST, option_notices
 from anaphora.wire.lenient import Unknown
 from anaphora.wire.markers import nearest_ttls
+from anaphora.wire.marks import NEAREST, option_notices
 from anaphora.wire.openai import (
     SystemRoles,
     decode_params,

@@ -31,8 +31,17 @@ from anaphora.values import (
     ToolResult,
     Ttl,
 )
-from anaphora.wire.breakpoints import MarkPlace, PlacesOf, key_slot, locate, options_free
-from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, policy_notices
+from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS
+from anaphora.wire.marks import (
+    Marking,
+    MarkPlace,
+    MarkPlaces,
+    key_slot,
+    locate,
+    no_breakpoints,
+    options_free,
+    policy_notices,
+)
 from anaphora.wire.openai import (
     block_log,
     body_order,
@@ -121,19 +130,19 @@ def render(
     if not blocks and not messages:
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
-    places = PlacesOf(lambda message: mark_places(message, traits))
     automatic = traits.options or (traits.as_sent and markers is None)
+    refusal = "" if traits.breakpoints else no_breakpoints(call)
+    places = MarkPlaces(partial(mark_places, traits=traits), refusal=refusal)
+    locate_mark = partial(locate, call=call, profile=profile, runs=runs, places=places)
+    of_wire = MARKERS if markers is None else markers
     return finish_rendering(
         call,
         profile,
         request,
         runs,
+        Marking(traits.markers, traits.nearest, locate_mark, of_wire),
         wire=WIRE,
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
-        markers=traits.markers,
-        nearest=traits.nearest,
-        locate=lambda mark: locate(mark, call, profile, runs, places, explicit=traits.breakpoints),
-        markers_of_wire=MARKERS if markers is None else markers,
         notices=(*foreign, *_section_notices(call, blocks, traits), *notices),
         body_order=body_order(runs),
         request_markers=AUTOMATIC if automatic else {},
@@ -278,8 +287,7 @@ def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
 
 
 def mark_places(message: Message, traits: Traits) -> list[MarkPlace]:
-    pieces = enumerate(lay_out(message, [], traits))
-    return [MarkPlace(piece.path, chunk, piece.markable) for chunk, piece in pieces]
+    return [MarkPlace(piece.path, at) for at, piece in enumerate(lay_out(message, [], traits))]
 
 
 def _result_pieces(message: Message, notices: Notices, traits: Traits) -> list[Piece]:

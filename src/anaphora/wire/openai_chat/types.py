@@ -12,8 +12,8 @@ import msgspec
 
 from anaphora.values import Extras, Ttl
 from anaphora.values.fields import FrozenExtras
-from anaphora.wire.breakpoints import Breakpoint
 from anaphora.wire.lenient import Partial, Whole
+from anaphora.wire.markers import Breakpoint
 from anaphora.wire.memo import MEMOS
 from anaphora.wire.openai import ReasoningCount
 

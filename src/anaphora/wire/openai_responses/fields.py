@@ -7,7 +7,6 @@ them with it. Names that the SDK lacks are sent by OpenAI's own Codex CLI 0.166,
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.tables import BlockType, Effect, Medium, RequestTable, names, request_fields
 
 from .types import WIRE
@@ -141,7 +140,7 @@ TABLE = RequestTable(
     messages="input",
     system="instructions",
     items=frozenset(ITEMS),
-    marker=MARKER_PLACES[WIRE].member,
+    marker="prompt_cache_breakpoint",
     unmarked_roles=names("assistant"),
     text="input_text",
     nested_tools=True,

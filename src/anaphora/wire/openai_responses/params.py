@@ -12,8 +12,8 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, Earlier, OutputFormat, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, SegmentRole, Ttl
-from anaphora.wire.breakpoints import NEAREST, option_notices
 from anaphora.wire.lenient import Unknown
+from anaphora.wire.marks import NEAREST, option_notices
 from anaphora.wire.openai import (
     OPENAI,
     SystemPlace,

@@ -41,7 +41,6 @@ from anaphora.values import (
     Thinking,
     Tool,
     ToolCall,
-    ToolResult,
     Ttl,
 )
 from anaphora.wire.lenient import LenientDecoder, OtherBlock
@@ -54,12 +53,9 @@ from anaphora.wire.openai import (
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    Members,
     converts_errors,
     decode_elements,
-    decode_members,
     decode_value,
-    extras_of,
     numbered,
     request_error,
 )
@@ -70,7 +66,7 @@ from .fields import TABLE
 from .items import continues_message
 from .params import read_params
 from .reply import ItemReader, ReadItem
-from .types import ITEM, MEMO, NULL, STRICT_KEY, UNSET, WIRE
+from .types import ITEM, MEMO, NULL, STRICT_KEY, WIRE
 
 _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
@@ -83,15 +79,7 @@ def parse(body: bytes, path: str = "", first: int = 0) -> Call:  # noqa: ARG001
     """The call of a request; `InvalidRequest` names the field that is wrong. With `first`, the
     messages are those of a conversation after so many others."""
     request, unknown = _REQUEST.decode(body, "$", request_error)
-    given = request.input
-    items: list[ReadItem] | None = []
-    if isinstance(given, str):
-        items = [("user", (Text(given),), ())]
-    elif given is not None:
-        items = _read_usual(given)
-    raw = unknown.members.pop("input", None) if unknown is not None else None
-    if items is None or raw is not None:
-        items = _read_raw(raw if isinstance(raw, msgspec.Raw) else decode_members(body)["input"])
+    items = _read_items(bytes(request.input))
     if not request.model and (unknown is None or "prompt" not in unknown.members):
         raise request_error("is missing", "$.model")  # only a stored prompt decides it
     params, cache, extras = read_params(request, unknown)
@@ -130,9 +118,12 @@ def input_items(raw: bytes | msgspec.Raw) -> tuple[bytes, ...]:
         raise InvalidRequest(str(problem), path="input") from None
 
 
-def _read_raw(given: msgspec.Raw) -> list[ReadItem]:
+def _read_items(given: bytes) -> list[ReadItem]:
+    """The items of the input; a text is a user's message."""
+    if given[:1] == b'"':
+        return [("user", (Text(decode_value(given, str, "$.input", request_error)),), ())]
     try:
-        raws = decode_elements(given)
+        raws = [] if given == b"null" else decode_elements(given)
     except DECODE_ERRORS as problem:
         raise request_error(f"expected text or a list: {problem}", "$.input") from None
     return [ItemReader(f"$.input[{i}]", request_error).read(raw) for i, raw in enumerate(raws)]
@@ -212,51 +203,3 @@ def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
             strict, extras = None, {**(extras or {}), STRICT_KEY: "null"}
         tools.append(Tool(tool.name or "", description, schema.decode(), strict, extras=extras))
     return tuple(tools)
-
-
-# ── Items ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _read_usual(items: list[types.Item]) -> list[ReadItem] | None:
-    """The items of a request that decoded strictly; None if one of them has a field that its type
-    does not have."""
-    read: list[ReadItem] = []
-    one: ReadItem | None
-    for index, item in enumerate(items):
-        kind, role, content, call_id = item.type, item.role, item.content, item.call_id
-        name, arguments, output = item.name, item.arguments, item.output
-        fields = None
-        if not (item.id is item.status is item.phase is item.namespace is UNSET):
-            fields = _own_fields(item)
-        one = None
-        if kind == "message":
-            if content is UNSET or not (call_id is name is arguments is output is UNSET):
-                return None
-            if fields is None and type(content) is str and role in ("user", "assistant"):
-                one = role, (Text(content),), ()  # type: ignore[assignment]
-            else:
-                reader = ItemReader(f"$.input[{index}]", request_error)
-                one = reader.message(role or "", content, {}, fields or {})
-        elif call_id is UNSET or not (role is content is UNSET):
-            return None
-        elif kind == "function_call":
-            if name is UNSET or arguments is UNSET or output is not UNSET:
-                return None
-            extras = None if fields is None else extras_of(WIRE, fields)
-            one = "assistant", (ToolCall(call_id, name, arguments, extras),), ()
-        elif kind == "function_call_output" and output is not UNSET and name is arguments is UNSET:
-            if fields is None and type(output) is str:
-                one = "tool", (ToolResult(call_id, output),), ()
-            else:
-                reader = ItemReader(f"$.input[{index}]", request_error)
-                one = reader.output(call_id, output, {}, fields or {})
-        if one is None:
-            return None
-        read.append(one)
-    return read
-
-
-def _own_fields(item: types.Item) -> Members:
-    """The fields of an item itself, of any type."""
-    own = {name: getattr(item, name) for name in ("id", "status", "phase", "namespace")}
-    return {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}

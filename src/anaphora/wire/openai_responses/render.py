@@ -33,8 +33,19 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.breakpoints import NEAREST, MarkPlace, PlacesOf, key_slot, locate, options_free
-from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS, MarkLocation, policy_notices
+from anaphora.wire.markers import BEFORE_BRACE, ONLY_MARKS
+from anaphora.wire.marks import (
+    NEAREST,
+    Marking,
+    MarkLocation,
+    MarkPlace,
+    MarkPlaces,
+    key_slot,
+    locate,
+    no_breakpoints,
+    options_free,
+    policy_notices,
+)
 from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
     encode_at,
@@ -121,20 +132,20 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     # Messages sent after a stored response are part of it next turn, joined differently.
     fresh = sent[0] if sent and continues(call) and not profile.as_sent else None
     body = [*before, *sent]
-    places = PlacesOf(partial(_mark_places, traits=traits))
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
+    refusal = "" if traits.explicit else no_breakpoints(call)
+    places = MarkPlaces(partial(_mark_places, traits=traits), refusal=refusal, held=unsent)
+    slot = traits.system_slot
+    locate_mark = partial(_locate, call=call, profile=profile, runs=runs, places=places, slot=slot)
     return finish_rendering(
         call,
         profile,
         request,
         runs,
+        Marking(MARKERS if traits.explicit else {}, NEAREST, locate_mark, MARKERS),
         wire=WIRE,
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages, fresh),
-        markers=MARKERS if traits.explicit else {},
-        nearest=NEAREST,
-        locate=lambda mark: _locate(mark, call, profile, runs, traits, unsent, places),
-        markers_of_wire=MARKERS,
         notices=(*foreign, *notices),
         body_order=None if body == runs else tuple(map(runs.index, body)),
         request_markers=AUTOMATIC if traits.explicit or traits.as_sent else {},
@@ -149,14 +160,13 @@ def _locate(
     call: Call,
     profile: Profile,
     runs: list[ChunkRun],
-    traits: Traits,
-    held: list[ChunkRun],
-    places: PlacesOf,
+    places: MarkPlaces,
+    slot: str,
 ) -> MarkLocation:
-    explicit = traits.explicit or profile.as_sent
-    if isinstance(mark, BlockMark) and explicit and traits.system_slot != "message":
+    explicit = not places.refusal or profile.as_sent
+    if isinstance(mark, BlockMark) and explicit and slot != "message":
         return "instructions cannot carry a breakpoint"
-    return locate(mark, call, profile, runs, places, explicit=traits.explicit, held=held)
+    return locate(mark, call, profile, runs, places)
 
 
 def _system_run(
@@ -365,7 +375,11 @@ def _mark_places(message: Message, traits: Traits) -> Iterator[MarkPlace]:
     for chunk, (piece, position) in enumerate(zip(pieces, sent, strict=True)):
         part, after = message.parts[position], 0
         for index, data, markable in reversed(output_parts(part, [])):
-            from_end = after + 1 if after or not piece.markable else None
-            yield MarkPlace((position, index), chunk, markable, from_end)
+            if not markable and not traits.as_sent:
+                pass
+            elif after or not piece.markable:
+                yield MarkPlace((position, index), chunk, after + 1)
+            else:
+                yield MarkPlace((position, index), chunk)
             after += len(data) + len(b",")
-        yield MarkPlace((position,), chunk, piece.markable)
+        yield MarkPlace((position,), chunk)

@@ -31,10 +31,9 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.breakpoints import read_breakpoint, take_breakpoint
 from anaphora.wire.errors import ErrorObject, from_object
 from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
-from anaphora.wire.markers import PlacedMark
+from anaphora.wire.markers import PlacedMark, read_breakpoint, take_breakpoint
 from anaphora.wire.openai import SystemPlace, counted_usage, decode_data_url, keep_place
 from anaphora.wire.reading import (
     DECODE_ERRORS,

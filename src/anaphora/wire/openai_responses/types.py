@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias, final
 import msgspec
 
 from anaphora.values import Role, Ttl
-from anaphora.wire.breakpoints import Breakpoint
 from anaphora.wire.errors import ErrorObject
 from anaphora.wire.lenient import Partial, Whole
+from anaphora.wire.markers import Breakpoint
 from anaphora.wire.memo import MEMOS
 from anaphora.wire.openai import ReasoningCount
 
@@ -84,24 +84,6 @@ ContentPart: TypeAlias = InputText | OutputText | RefusalPart
 Content: TypeAlias = str | list[ContentPart]
 
 
-class Item(Strict, frozen=True, gc=False):
-    """A message, a function call or its output. msgspec requires a tag in a union, but messages
-    come without a type; so one struct has the fields of all three, and its type decides which of
-    them must be unset."""
-
-    type: str = "message"
-    role: OptionalText = UNSET
-    content: Content | msgspec.UnsetType = UNSET
-    call_id: OptionalText = UNSET
-    name: OptionalText = UNSET
-    arguments: OptionalText = UNSET
-    output: Content | msgspec.UnsetType = UNSET
-    id: OptionalText = UNSET
-    status: OptionalText = UNSET
-    phase: OptionalText = UNSET
-    namespace: OptionalText = UNSET
-
-
 class ReasoningText(msgspec.Struct, frozen=True):
     text: str = ""
 
@@ -159,7 +141,7 @@ class TextOptions(Strict, frozen=True):
 class ResponsesRequest(Strict, frozen=True, kw_only=True):
     model: str = ""
     """A stored prompt may name it."""
-    input: Whole[str | list[Item] | None] = None
+    input: msgspec.Raw = NULL
     instructions: str | None = None
     tools: msgspec.Raw = NULL
     previous_response_id: str | None = None
