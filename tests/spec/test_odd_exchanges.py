@@ -303,7 +303,7 @@ def test_float_of_gemini(provider: FailingProvider, daemon: TestedDaemon) -> Non
         path = PATHS["gemini"].format(model=MODELS["gemini"], method="generateContent")
         response = http.post(path, content=row["body"].encode(), headers=JSON)
     assert response.status_code == 200, response.text
-    assert provider.requests[-1].endswith(row["body"].encode())
+    assert sent(provider) == json.loads(row["body"])  # where 50 is sent for 50.0
     served(provider, "anthropic")
     with daemon.client(headers={**daemon.headers(), "anaphora-provider": "anthropic"}) as http:
         path = PATHS["gemini"].format(model=MODELS["anthropic"], method="generateContent")
@@ -376,6 +376,12 @@ def test_marker_through_translate() -> None:
 # ── A stored prompt ──────────────────────────────────────────────────────────────────────────────
 
 PROMPT = "responses-stored-prompt"
+#: Its input, "hi", as it is sent: a text that a breakpoint may reach is a list.
+INPUT = {
+    "type": "message",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "hi"}],
+}
 
 
 def test_stored_prompt_needs_a_permission(provider: FailingProvider, daemon: TestedDaemon) -> None:
@@ -396,7 +402,7 @@ def test_stored_prompt_passes(
         response = http.post("/v1/responses", content=row["body"].encode(), headers=JSON)
     assert response.status_code == 200, response.text
     body, asked = sent(provider), json.loads(row["body"])
-    assert {name: body.get(name) for name in asked} == asked
+    assert {name: body.get(name) for name in asked} == asked | {"input": [INPUT]}
     assert "model" not in body
     (audited,) = [
         each
