@@ -14,6 +14,7 @@ import pytest
 from support.delegation import Delegating, app_of, delegating
 from support.emulated_client import MODELS
 from support.ledgers import rows
+from support.meaning import meaning
 from support.scripted_provider import scripted_provider
 from support.tables import each_row
 
@@ -208,7 +209,12 @@ def test_automatic_marker_of_an_app_is_the_only_one(emu: Emulator, tmp_path: Pat
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
             await settled(daemon, body)
-            assert daemon.sent == [body]
+            (sent,) = daemon.sent
+            assert meaning("anthropic", json.dumps(sent).encode()) == meaning(
+                "anthropic", json.dumps(body).encode()
+            )
+            assert sent["cache_control"] == MARKER
+            assert json.dumps(sent).count("cache_control") == 1
 
     asyncio.run(main())
 

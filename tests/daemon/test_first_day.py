@@ -171,7 +171,7 @@ def test_first_call_names_the_fields_in_which_its_tools_differ(
         rows = audit_rows(daemon)
         assert [(row.verdict, row.cause, row.changed) for row in rows] == [
             ("first", None, None),
-            ("first", "changed", "eager_input_streaming"),
+            ("first", "tools_changed", "eager_input_streaming"),
             ("first", None, None),
         ]
         with viewer(daemon) as ui:

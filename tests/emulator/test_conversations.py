@@ -125,7 +125,7 @@ def test_changed_system_prompt_of_a_conversation_is_named(caller: Caller) -> Non
     last = caller.journal()[-1]
     assert (last["compared_with"], last["same_conversation"]) == (1, True)
     assert last["verdict"]["result"] == "miss"
-    assert last["verdict"]["cause"] in ("changed", "marker_on_volatile")
+    assert last["verdict"]["cause"] in ("system_changed", "marker_on_volatile")
 
 
 def test_side_calls_have_conversations_of_their_own(caller: Caller) -> None:

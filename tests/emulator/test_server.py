@@ -63,7 +63,7 @@ def test_journal_shows_markers_cost_and_verdict(emu: Emulator) -> None:
     assert entries[1]["verdict"]["result"] == "first"
     assert float(entries[1]["cost_usd"]) > 0
     assert entries[0]["verdict"]["result"] == "miss"
-    assert entries[0]["verdict"]["cause"] in ("changed", "marker_on_volatile")
+    assert entries[0]["verdict"]["cause"] in ("system_changed", "marker_on_volatile")
     # The field, the character in it, and the texts before and after; keys are never shown.
     change = entries[0]["verdict"]["change"]
     assert (change["path"], change["character"]) == ("system[0].text", 0)

@@ -140,6 +140,7 @@ class SegmentEncoder:
                 append.chunk(kind, lead + block, None if beside else splice)
                 lead = b","
             append.end_message(message.id)
+        del self.followed  # which refers to this encoder
 
     @property
     def place(self) -> str:
