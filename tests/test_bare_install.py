@@ -307,7 +307,7 @@ def test_usage_is_the_first_command_of_a_newcomer(
     page, html, lost = run.commands(("usage",), ("usage", "--html", str(file)), ("usage", "losses"))
     assert passed(page).startswith("$0.2984 at API prices")
     assert passed(html) == ""
-    assert "idle until the cache expired" in file.read_text()
+    assert "cache entry expired" in file.read_text()
     assert "1. $0.07" in passed(lost)
     words = run.words("-m", "anaphora_statusline")
     line = subprocess.run(words, env=run.environment, input=b"", capture_output=True, check=True)

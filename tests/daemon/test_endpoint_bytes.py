@@ -92,18 +92,7 @@ def daemon(
         yield tested
 
 
-OTHER_TOOLS = pytest.mark.breaks_prefix(reason="requests with the same messages and other tools")
-
-
-@pytest.mark.parametrize(
-    "wire",
-    [
-        pytest.param("anthropic", marks=OTHER_TOOLS),
-        pytest.param("gemini", marks=OTHER_TOOLS),
-        "openai_chat",
-        "openai_responses",
-    ],
-)
+@pytest.mark.parametrize("wire", ["anthropic", "gemini", "openai_chat", "openai_responses"])
 def test_requests_and_replies_are_passed_through(
     wire: str, daemon: TestedDaemon, upstream: SocketUpstream, provider: Provider
 ) -> None:

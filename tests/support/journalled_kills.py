@@ -64,7 +64,7 @@ class JournallingProvider:
                 return
             if fault < 0.1:
                 connection.send(_response(529, _ERROR))
-            elif not body["stream"]:
+            elif not body.get("stream"):
                 connection.send(_response(200, json.dumps(_message(_USAGE)).encode()))
             else:
                 connection.send(_STREAM_HEAD)

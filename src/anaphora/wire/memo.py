@@ -20,6 +20,8 @@ from anaphora.rendered import ChunkLog, ChunkRun, Envelope
 
 #: How many results of each remembered reader are kept; system prompts may be long.
 TOOL_LISTS, SYSTEM_PROMPTS = 64, 16
+#: Longer lists of tools and system prompts are read at each call: what is kept takes more memory.
+_LONGEST = 128 * 1024
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
@@ -55,7 +57,7 @@ class Memo:
         def decorate(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
             known = functools.lru_cache(maxsize=limit)(read)
             self._on_clear.append(known.cache_clear)
-            return known
+            return lambda data: (known if len(data) <= _LONGEST else read)(data)
 
         return decorate
 

@@ -27,6 +27,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
+from anaphora.wire.openai_chat.types import LISTED
 
 WIRE = "openai_chat"
 
@@ -157,6 +158,8 @@ def comparable(parts: Sequence[Part]) -> list[Any]:
         if isinstance(part, Thinking) and part.extras is not None:
             field = json.loads(part.extras[WIRE])["field"]
             texts[field] = texts.get(field, "") + part.text
+        elif isinstance(part, Text) and part.extras == LISTED:
+            others.append(Text(part.text))  # a lone text, as a list
         elif not is_fields(part):
             others.append(plain_result(part) if isinstance(part, ToolResult) else part)
     return [texts, *others]
