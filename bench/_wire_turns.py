@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 Json = dict[str, Any]
@@ -125,14 +126,13 @@ _TURNS = {
 
 
 def turn_before(name: str) -> Turn:
-    """Before requests were parsed: walks over the bytes of the body."""
-    from anaphora.wire.elements import DecodedBody  # type: ignore[import-not-found]
-    from anaphora.wire.facts.reading import read_facts  # type: ignore[import-not-found]
-
-    from anaphora import wire
-    from anaphora.daemon.endpoints.body import AppBodies  # type: ignore[attr-defined]
+    """In a tree that walks over the bytes of a body."""
     from anaphora.rendered import Plan
 
+    wire: Any = import_module("anaphora.wire")
+    DecodedBody = import_module("anaphora.wire.elements").DecodedBody
+    read_facts = import_module("anaphora.wire.facts.reading").read_facts
+    AppBodies = import_module("anaphora.daemon.endpoints.body").AppBodies
     memory, codec, path = AppBodies(), wire.get(name), PATHS[name]
     held: list[Any] = []
 
